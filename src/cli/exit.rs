@@ -1,0 +1,73 @@
+//! Exit codes: an API for scripts.
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Ok,
+    /// A fault of Reef itself, or one nobody foresaw.
+    Unexpected,
+    /// Wrong usage or configuration.
+    Usage,
+    /// Nothing to do.
+    Nothing,
+    /// The gate rejected the candidate.
+    Rejected,
+    /// The gate could not decide.
+    Inconclusive,
+    /// The head moved: a stale publisher lost.
+    Conflict,
+    /// Published, but the engine still serves the old release.
+    NotLive,
+    /// The upstream or the server cannot be reached.
+    Unavailable,
+    /// The store failed.
+    Store,
+    /// Another process holds the lease.
+    LeaseHeld,
+    /// This build lacks the feature.
+    NotCompiled,
+    /// Interrupted.
+    Interrupted,
+}
+
+/// Every exit with its code and meaning, in the order of the reference.
+pub const EXIT_CODES: [(Exit, u8, &str); 13] = [
+    (Exit::Ok, 0, "done"),
+    (Exit::Unexpected, 1, "unexpected error"),
+    (Exit::Usage, 2, "wrong usage or configuration"),
+    (Exit::Nothing, 3, "nothing to do"),
+    (Exit::Rejected, 10, "the gate rejected the candidate"),
+    (Exit::Inconclusive, 11, "the gate could not decide"),
+    (Exit::Conflict, 20, "the head moved: expected and actual release differ"),
+    (Exit::NotLive, 21, "published, but not yet served"),
+    (Exit::Unavailable, 30, "the upstream or the server cannot be reached"),
+    (Exit::Store, 40, "the store failed"),
+    (Exit::LeaseHeld, 50, "another process holds the lease"),
+    (Exit::NotCompiled, 60, "this build lacks the feature"),
+    (Exit::Interrupted, 130, "interrupted"),
+];
+
+impl Exit {
+    /// The process exit code.
+    pub fn code(self) -> u8 {
+        EXIT_CODES
+            .iter()
+            .find(|(exit, _, _)| *exit == self)
+            .map_or(1, |(_, code, _)| *code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_listed_once() {
+        let mut codes: Vec<u8> = EXIT_CODES.iter().map(|(_, code, _)| *code).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), EXIT_CODES.len());
+        assert_eq!(Exit::Conflict.code(), 20);
+    }
+}

@@ -1,0 +1,20 @@
+//! Law: the words of the project as types. Owns validation of names and ids; never does input or output, never reads
+//! a clock. Door: everything public here. State: none. Fails with [`InvalidName`].
+
+mod capture;
+mod dialect;
+mod ids;
+mod mode;
+mod record;
+mod release;
+mod turn;
+mod verdict;
+
+pub use capture::{LoadSpan, TokenCapture, TopKToken};
+pub use dialect::{Dialect, Route};
+pub use ids::{BatchId, ContentId, InvalidName, RecordId, ReleaseId, RuntimeLoadId, ScenarioName};
+pub use mode::TrainingMode;
+pub use record::{FrozenRelease, NewExchange, NewReport, RequestType, Tags, Timings};
+pub use release::{ContentKind, Operation};
+pub use turn::{ToolCall, Turn, Usage};
+pub use verdict::{Outcome, PairedScore, Verdict};

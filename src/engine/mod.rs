@@ -1,0 +1,107 @@
+//! Law: answers a request. Owns connections to providers and the embedded model; knows nothing of records, scenarios'
+//! learning or HTTP routing. Door: [`Engine`], [`EngineRequest`], [`EngineReply`], [`EngineError`]. State: sockets, loaded
+//! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::{HeaderMap, StatusCode};
+
+use crate::domain::{FrozenRelease, Route, ScenarioName, TokenCapture};
+
+/// One request, frozen at admission.
+#[derive(Debug, Clone)]
+pub struct EngineRequest {
+    /// The route.
+    pub route: Route,
+    /// The query string as sent, without `?`.
+    pub query: Option<String>,
+    /// The client's headers, without credentials meant for Reef, `x-reef-*` and hop-by-hop ones.
+    pub headers: HeaderMap,
+    /// The body as sent.
+    pub body: Bytes,
+    /// The scenario, for fairness and for its adapter.
+    pub scenario: ScenarioName,
+    /// The release that must answer.
+    pub release: FrozenRelease,
+}
+
+/// Bytes of a response as they come. Dropping it stops the work behind it at once.
+pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, EngineError>> + Send>>;
+
+/// The beginning of an answer.
+pub struct EngineReply {
+    /// Status, as the engine gave it.
+    pub status: StatusCode,
+    /// Headers without hop-by-hop ones.
+    pub headers: HeaderMap,
+    /// The body; an event stream where `content-type` says so.
+    pub body: ByteStream,
+    /// Filled by the time `body` has ended, by an engine that samples tokens itself.
+    pub capture: Option<CaptureSlot>,
+}
+
+/// Where an engine leaves the tokens of one generation before it ends the body.
+pub type CaptureSlot = Arc<std::sync::OnceLock<TokenCapture>>;
+
+/// Why there is no answer, or no more of it. The message is for the client and names no internal address; the source
+/// is for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request cannot be answered as asked: 400-class, in the words of `message`.
+    #[error("{message}")]
+    Refused {
+        /// Status to answer with.
+        status: StatusCode,
+        /// What was wrong and what to do.
+        message: String,
+    },
+    /// The engine cannot be reached or did not begin to answer in time.
+    #[error("the model engine is unavailable: {reason}")]
+    Unavailable {
+        /// `connection refused`, `no response within 60 s`, …
+        reason: String,
+        /// The cause.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// Too much is waiting already.
+    #[error("the model engine is at capacity: {reason}")]
+    Overloaded {
+        /// What is full, and when to come back.
+        reason: String,
+    },
+    /// The answer broke off after it had begun.
+    #[error("the response broke off: {reason}")]
+    Broken {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What `GET /v1/models` lists and status shows.
+#[derive(Debug, Clone)]
+pub struct ModelCard {
+    /// The model's id.
+    pub id: String,
+    /// Who provides it.
+    pub owned_by: String,
+}
+
+/// A boxed future, so that engines of different kinds fit one slot.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Something that answers requests. Two kinds exist: a provider reached over HTTP and the embedded model.
+pub trait Engine: Send + Sync {
+    /// Begins an answer. Returning an error means that no byte was produced and nothing is running any more.
+    fn call(&self, request: EngineRequest) -> BoxFuture<'_, Result<EngineReply, EngineError>>;
+
+    /// The models it can answer with.
+    fn models(&self) -> BoxFuture<'_, Result<Vec<ModelCard>, EngineError>>;
+
+    /// One word for status and logs: `upstream`, `torch`.
+    fn kind(&self) -> &'static str;
+}

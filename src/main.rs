@@ -1,0 +1,5 @@
+//! The `reef` program: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    reef::cli::main()
+}

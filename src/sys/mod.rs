@@ -1,0 +1,7 @@
+//! Law: the machine behind a thin door, so that the other rooms stay testable. Owns time, randomness, durable file
+//! writes and fail points; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
+
+pub mod clock;
+pub mod durable;
+pub mod failpoint;
+pub mod random;
