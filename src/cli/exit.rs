@@ -49,6 +49,25 @@ pub const EXIT_CODES: [(Exit, u8, &str); 13] = [
 ];
 
 impl Exit {
+    /// One word for JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unexpected => "unexpected",
+            Self::Usage => "usage",
+            Self::Nothing => "nothing",
+            Self::Rejected => "rejected",
+            Self::Inconclusive => "inconclusive",
+            Self::Conflict => "conflict",
+            Self::NotLive => "not_live",
+            Self::Unavailable => "unavailable",
+            Self::Store => "store",
+            Self::LeaseHeld => "lease_held",
+            Self::NotCompiled => "not_compiled",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
     /// The process exit code.
     pub fn code(self) -> u8 {
         EXIT_CODES

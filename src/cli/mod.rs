@@ -1,15 +1,90 @@
 //! Law: the command line. One file per command in `cmd/`; this room prints, chooses exit codes and shows progress, and
-//! holds no domain logic. Door: [`main`]. Data goes to standard output, talk to standard error.
+//! holds no domain logic. Door: [`main`]. Data goes to standard output, talk to standard error. It alone reads the
+//! environment and passes on what the other rooms need.
 
+mod args;
+mod cmd;
+mod context;
+mod dotted;
+mod error;
 mod exit;
+mod logging;
 mod output;
+mod progress;
+mod table;
 
 pub use exit::{EXIT_CODES, Exit};
 
+use std::ffi::OsString;
 use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use args::Cli;
+use context::Context;
+use error::CliError;
+use output::Output;
 
 /// Runs the program.
 pub fn main() -> ExitCode {
     crate::sys::failpoint::arm_from_env();
-    ExitCode::from(Exit::Ok.code())
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    ExitCode::from(run(argv).code())
+}
+
+fn run(argv: Vec<OsString>) -> Exit {
+    let (argv, overrides) = match dotted::split(argv.clone()) {
+        Ok(split) => split,
+        Err(error) => return report(&early_output(&argv), &error),
+    };
+    let cli = match Cli::command()
+        .try_get_matches_from(&argv)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+    {
+        Ok(cli) => cli,
+        Err(error) => return usage(&early_output(&argv), &error),
+    };
+    let context = Context::new(&cli.global, overrides);
+    logging::init(&context);
+    match cmd::run(&context, cli.command) {
+        Ok(exit) => exit,
+        Err(error) => report(context.output(), &error),
+    }
+}
+
+fn report(output: &Output, error: &CliError) -> Exit {
+    output.error(error);
+    error.exit()
+}
+
+/// Renders what clap says: help and version are data, anything else is an error in usage.
+fn usage(output: &Output, error: &clap::Error) -> Exit {
+    if error.use_stderr() {
+        output.usage_error(error);
+        return Exit::Usage;
+    }
+    let rendered = error.render();
+    let text = if output.colored() {
+        rendered.ansi().to_string()
+    } else {
+        rendered.to_string()
+    };
+    match output.text(&text) {
+        Ok(()) => Exit::Ok,
+        Err(error) => report(output, &error),
+    }
+}
+
+/// Before the arguments are understood, only `--json` and `--color` can be guessed from them.
+fn early_output(argv: &[OsString]) -> Output {
+    let words = || argv.iter().take_while(|word| *word != "--");
+    Output::new(args::OutputArgs {
+        json: words().any(|word| word == "--json"),
+        color: if words().any(|word| word == "--color=never") {
+            args::ColorChoice::Never
+        } else {
+            args::ColorChoice::Auto
+        },
+        ..args::OutputArgs::default()
+    })
 }

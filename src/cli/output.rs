@@ -1,21 +1,218 @@
 //! The only place that writes to standard output and standard error.
+//!
+//! With `--json`, data is one object (`{"version":1,"kind":…}`) or one object a line for events
+//! (`{"version":1,"event":…}`), and an error is one object on standard error.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
-/// Writes data to standard output. A closed pipe ends the writing quietly: `reef … | head` is not an error.
-pub(crate) fn data(text: &str) -> io::Result<()> {
-    ignore_broken_pipe(io::stdout().lock().write_all(text.as_bytes()))
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::args::{ColorChoice, OutputArgs};
+use super::{CliError, Exit};
+
+/// The version of every JSON shape the commands print; raised when one changes incompatibly.
+const JSON_VERSION: u32 = 1;
+
+/// How this run speaks.
+#[derive(Debug)]
+pub(crate) struct Output {
+    args: OutputArgs,
+    color_out: bool,
+    color_err: bool,
 }
 
-/// Writes one line of talk to standard error.
-pub(crate) fn talk(line: &str) {
+impl Output {
+    pub(crate) fn new(args: OutputArgs) -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        let wants = |terminal: bool| match args.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => terminal && !plain,
+        };
+        Self {
+            args,
+            color_out: wants(io::stdout().is_terminal()),
+            color_err: wants(io::stderr().is_terminal()),
+        }
+    }
+
+    /// Whether data is printed as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.args.json
+    }
+
+    pub(crate) fn quiet(&self) -> bool {
+        self.args.quiet
+    }
+
+    pub(crate) fn verbosity(&self) -> u8 {
+        self.args.verbose
+    }
+
+    pub(crate) fn colored(&self) -> bool {
+        self.color_out
+    }
+
+    pub(crate) fn colored_talk(&self) -> bool {
+        self.color_err
+    }
+
+    /// Whether a person is watching standard error and wants to see progress there.
+    pub(crate) fn progress_visible(&self) -> bool {
+        !self.args.json && !self.args.quiet && io::stderr().is_terminal()
+    }
+
+    /// Writes data to standard output as it is. A reader that went away ends the command quietly.
+    pub(crate) fn text(&self, text: &str) -> Result<(), CliError> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Writes bytes to standard output as they are.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)
+            .and_then(|()| out.flush())
+            .map_err(|error| stdout_error(&error))
+    }
+
+    /// Writes one line of data.
+    pub(crate) fn line(&self, line: &str) -> Result<(), CliError> {
+        self.text(&format!("{line}\n"))
+    }
+
+    /// Writes one JSON object: the version and kind, then the fields of `value`.
+    pub(crate) fn object(&self, kind: &str, value: &impl Serialize) -> Result<(), CliError> {
+        self.line(&tagged("kind", kind, value)?)
+    }
+
+    /// Writes one event as a line of JSON.
+    pub(crate) fn event(&self, event: &str, value: &impl Serialize) -> Result<(), CliError> {
+        self.line(&tagged("event", event, value)?)
+    }
+
+    /// Writes one value as a line of JSON, for data that is itself JSON lines (an export, say).
+    pub(crate) fn json_line(&self, value: &impl Serialize) -> Result<(), CliError> {
+        let text = serde_json::to_string(value).map_err(|error| CliError::from_error(Exit::Unexpected, error))?;
+        self.line(&text)
+    }
+
+    /// Says something to the person; nothing with `--quiet` or `--json`.
+    pub(crate) fn note(&self, line: &str) {
+        if !self.args.quiet && !self.args.json {
+            talk(line);
+        }
+    }
+
+    /// Warns the person; `--quiet` does not silence it.
+    pub(crate) fn warn(&self, line: &str) {
+        if self.args.json {
+            talk(&json!({"version": JSON_VERSION, "warning": line}).to_string());
+        } else {
+            talk(&format!("{} {line}", paint(self.color_err, "33;1", "warning:")));
+        }
+    }
+
+    /// Says why the command failed and what to do.
+    pub(crate) fn error(&self, error: &CliError) {
+        if error.is_quiet() {
+            return;
+        }
+        if self.args.json {
+            talk(&error_json(
+                error.exit(),
+                error.message(),
+                error.causes(),
+                error.hints(),
+            ));
+            return;
+        }
+        talk(&format!(
+            "{} {}",
+            paint(self.color_err, "31;1", "error:"),
+            error.message()
+        ));
+        for cause in error.causes() {
+            talk(&format!("  caused by: {cause}"));
+        }
+        for hint in error.hints() {
+            talk(&format!("{} {hint}", paint(self.color_err, "36;1", "hint:")));
+        }
+    }
+
+    /// Says what was wrong with the arguments.
+    pub(crate) fn usage_error(&self, error: &clap::Error) {
+        let rendered = error.render();
+        if !self.args.json {
+            let text = if self.color_err {
+                rendered.ansi().to_string()
+            } else {
+                rendered.to_string()
+            };
+            talk(text.trim_end());
+            return;
+        }
+        let text = rendered.to_string();
+        let (mut message, mut hints) = (String::new(), Vec::new());
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(tip) = line.strip_prefix("tip: ") {
+                hints.push(tip.to_owned());
+            } else if line.starts_with("Usage:") {
+                break;
+            } else {
+                if !message.is_empty() {
+                    message.push(' ');
+                }
+                message.push_str(line.strip_prefix("error: ").unwrap_or(line));
+            }
+        }
+        hints.push("see reef --help".to_owned());
+        talk(&error_json(Exit::Usage, &message, &[], &hints));
+    }
+}
+
+fn error_json(exit: Exit, message: &str, causes: &[String], hints: &[String]) -> String {
+    json!({
+        "version": JSON_VERSION,
+        "error": {"kind": exit.name(), "code": exit.code(), "message": message, "causes": causes, "hints": hints},
+    })
+    .to_string()
+}
+
+fn tagged(tag: &str, name: &str, value: &impl Serialize) -> Result<String, CliError> {
+    let unexpected = |error: serde_json::Error| CliError::from_error(Exit::Unexpected, error);
+    let mut object = Map::new();
+    object.insert("version".to_owned(), JSON_VERSION.into());
+    object.insert(tag.to_owned(), name.into());
+    match serde_json::to_value(value).map_err(unexpected)? {
+        Value::Object(fields) => object.extend(fields),
+        Value::Null => {}
+        other => {
+            object.insert("value".to_owned(), other);
+        }
+    }
+    serde_json::to_string(&object).map_err(unexpected)
+}
+
+fn paint(on: bool, code: &str, text: &str) -> String {
+    if on {
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+fn stdout_error(error: &io::Error) -> CliError {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        CliError::broken_pipe()
+    } else {
+        CliError::new(Exit::Unexpected, format!("cannot write to standard output: {error}"))
+    }
+}
+
+/// Writes one line to standard error.
+fn talk(line: &str) {
     // Nowhere is left to report that standard error is gone.
     let _gone = writeln!(io::stderr().lock(), "{line}");
-}
-
-fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }

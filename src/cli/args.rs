@@ -1,0 +1,84 @@
+//! What may be typed before and after every command.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, ValueEnum};
+
+use super::cmd::Command;
+
+/// An inference server that is also a learner
+#[derive(Debug, Parser)]
+#[command(
+    name = "reef",
+    version,
+    long_about = "An inference server that is also a learner: it records what your agents do, takes feedback, \
+                  turns both into candidate updates, and releases the ones that pass a gate.",
+    after_help = "Any setting of the deployment file can be given as --SECTION.KEY VALUE, --SECTION.KEY=VALUE or \
+                  --no-SECTION.KEY on every command that reads it.",
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = false,
+    max_term_width = 110
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct GlobalArgs {
+    /// Read the deployment from this TOML or YAML file; without it only defaults, environment and flags count
+    #[arg(short, long, value_name = "FILE", global = true, help_heading = "Global options")]
+    pub(crate) config: Option<PathBuf>,
+    /// Keep Reef's files in this directory [default: .reef]
+    #[arg(long, value_name = "DIR", global = true, help_heading = "Global options")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How a command speaks.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct OutputArgs {
+    /// Print data, events and errors as JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Say nothing but data and errors
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        help_heading = "Global options"
+    )]
+    pub(crate) quiet: bool,
+    /// Log more to standard error: -v for debug, -vv for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
+    pub(crate) verbose: u8,
+    /// When to use color; NO_COLOR turns it off too
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        global = true,
+        hide_possible_values = false,
+        help_heading = "Global options"
+    )]
+    pub(crate) color: ColorChoice,
+}
+
+/// When to use color.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorChoice {
+    /// On a terminal
+    #[default]
+    Auto,
+    /// Also into a pipe
+    Always,
+    /// Never
+    Never,
+}

@@ -1,0 +1,126 @@
+//! What a command fails with. It is rendered once, by [`super::output`].
+
+use std::error::Error;
+use std::fmt;
+
+use super::Exit;
+
+/// A failure: how to exit, what happened, and what to do about it.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    exit: Exit,
+    message: String,
+    causes: Vec<String>,
+    hints: Vec<String>,
+    quiet: bool,
+}
+
+impl CliError {
+    /// A failure told in a sentence: lower-case, no full stop, naming what was wrong and where.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            causes: Vec::new(),
+            hints: Vec::new(),
+            quiet: false,
+        }
+    }
+
+    /// A failure of another room with its chain of causes.
+    pub(crate) fn from_error(exit: Exit, error: impl Error) -> Self {
+        let mut failure = Self::new(exit, error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // Many errors repeat their source in their own words; saying it twice helps nobody.
+            if !failure.message.contains(&text) && !failure.causes.contains(&text) {
+                failure.causes.push(text);
+            }
+            source = cause.source();
+        }
+        failure
+    }
+
+    /// Adds the next step: a command to run, a flag to give, a place to look.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// The reader of a pipe went away. Not an error, but there is no one left to work for.
+    pub(crate) fn broken_pipe() -> Self {
+        Self {
+            quiet: true,
+            ..Self::new(Exit::Ok, "the reader of the output is gone")
+        }
+    }
+
+    /// The person pressed Ctrl-C.
+    pub(crate) fn interrupted() -> Self {
+        Self {
+            quiet: true,
+            ..Self::new(Exit::Interrupted, "interrupted")
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn causes(&self) -> &[String] {
+        &self.causes
+    }
+
+    pub(crate) fn hints(&self) -> &[String] {
+        &self.hints
+    }
+
+    /// Nothing needs to be said.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Turns another room's error into a command's failure: `store.get(id).or_exit(Exit::Store)?`.
+pub(crate) trait OrExit<T> {
+    /// Exits in this way on error.
+    fn or_exit(self, exit: Exit) -> Result<T, CliError>;
+}
+
+impl<T, E: Error> OrExit<T> for Result<T, E> {
+    fn or_exit(self, exit: Exit) -> Result<T, CliError> {
+        self.map_err(|error| CliError::from_error(exit, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot open the store")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn causes_are_kept_in_order_and_not_repeated() {
+        let error =
+            CliError::from_error(Exit::Store, Outer(std::io::Error::other("disk full"))).hint("free some space");
+        assert_eq!(error.exit(), Exit::Store);
+        assert_eq!(error.causes(), ["disk full"]);
+        assert_eq!(error.hints(), ["free some space"]);
+        let plain = CliError::from_error(Exit::Store, std::io::Error::other("disk full"));
+        assert!(plain.causes().is_empty(), "{:?}", plain.causes());
+    }
+}
