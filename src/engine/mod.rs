@@ -2,13 +2,19 @@
 //! learning or HTTP routing. Door: [`Engine`], [`EngineRequest`], [`EngineReply`], [`EngineError`]. State: sockets, loaded
 //! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
 
+mod outline;
+pub mod sse;
+pub mod upstream;
+
+pub use outline::{OutlineError, RequestOutline};
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::domain::{FrozenRelease, Route, ScenarioName, TokenCapture};
 
@@ -23,6 +29,8 @@ pub struct EngineRequest {
     pub headers: HeaderMap,
     /// The body as sent.
     pub body: Bytes,
+    /// What is known of the body, if it has been read already.
+    pub outline: Option<RequestOutline>,
     /// The scenario, for fairness and for its adapter.
     pub scenario: ScenarioName,
     /// The release that must answer.
@@ -104,4 +112,29 @@ pub trait Engine: Send + Sync {
 
     /// One word for status and logs: `upstream`, `torch`.
     fn kind(&self) -> &'static str;
+}
+
+/// Removes the headers that belong to one connection, and those that `connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if let Some(connection) = headers.remove(http::header::CONNECTION)
+        && let Ok(names) = connection.to_str()
+    {
+        for name in names.split(',').map(str::trim) {
+            if let Ok(name) = HeaderName::try_from(name) {
+                headers.remove(name);
+            }
+        }
+    }
+    for name in [
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ] {
+        headers.remove(name);
+    }
 }

@@ -1,0 +1,182 @@
+//! One assembler for every dialect.
+
+use serde_json::Value;
+
+use super::anthropic::{self, MessageTurn};
+use super::chat::{ChatTurn, note_once};
+use super::responses::{self, ResponseTurn};
+use super::scanner::Event;
+use crate::domain::{Dialect, Route, Turn};
+
+/// How much an assembler may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of text, reasoning and tool calls; what comes after is left out and noted.
+    pub turn_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            turn_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// What an event means for the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The stream goes on.
+    More,
+    /// This was the terminal event of a complete answer.
+    Complete,
+    /// The provider reports a failure, in these words.
+    Failed(String),
+}
+
+/// Assembles the turn of one event stream.
+#[derive(Debug)]
+pub struct Assembler {
+    kind: Kind,
+    limits: Limits,
+    truncated: bool,
+    malformed: u32,
+    identity: Option<Value>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Chat(ChatTurn),
+    Message(MessageTurn),
+    Response(ResponseTurn),
+}
+
+impl Assembler {
+    /// For a stream in `dialect`.
+    pub fn new(dialect: Dialect, limits: Limits) -> Self {
+        let kind = match dialect {
+            Dialect::OpenaiChat => Kind::Chat(ChatTurn::default()),
+            Dialect::Anthropic => Kind::Message(MessageTurn::default()),
+            Dialect::OpenaiResponses => Kind::Response(ResponseTurn::default()),
+        };
+        Self {
+            kind,
+            limits,
+            truncated: false,
+            malformed: 0,
+            identity: None,
+        }
+    }
+
+    /// Takes one event. An event that is not JSON is counted and otherwise ignored.
+    pub fn take(&mut self, event: Event<'_>) -> Progress {
+        let data = event.data.trim_ascii();
+        if matches!(self.kind, Kind::Chat(_)) && data == b"[DONE]" {
+            return Progress::Complete;
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(data) else {
+            self.malformed += 1;
+            return Progress::More;
+        };
+        let len = match &self.kind {
+            Kind::Chat(turn) => turn.len(),
+            Kind::Message(turn) => turn.len(),
+            Kind::Response(turn) => turn.len(),
+        };
+        let full = len.saturating_add(data.len()) > self.limits.turn_bytes;
+        let kind = value
+            .get("type")
+            .and_then(Value::as_str)
+            .or_else(|| std::str::from_utf8(event.name).ok())
+            .unwrap_or("");
+        if full && is_delta(&self.kind, kind) {
+            self.truncated = true;
+            return Progress::More;
+        }
+        let result = match &mut self.kind {
+            Kind::Chat(turn) => turn.take(&value).map(|()| Progress::More),
+            Kind::Message(turn) => turn.take_event(kind, &value).map(|step| match step {
+                anthropic::Step::More => Progress::More,
+                anthropic::Step::Last => Progress::Complete,
+            }),
+            Kind::Response(turn) => turn.take_event(kind, &value).map(|step| match step {
+                responses::Step::More => Progress::More,
+                responses::Step::Last => Progress::Complete,
+            }),
+        };
+        if self.identity.is_none() && matches!(self.kind, Kind::Chat(_)) {
+            self.identity = Some(identity_of(&value));
+        }
+        result.unwrap_or_else(Progress::Failed)
+    }
+
+    /// The fields that say which completion a chat chunk belongs to, as the first chunk had them.
+    pub fn chat_identity(&self) -> Option<&Value> {
+        self.identity.as_ref()
+    }
+
+    /// The turn so far.
+    pub fn finish(self) -> Turn {
+        let mut turn = match self.kind {
+            Kind::Chat(turn) => turn.finish(),
+            Kind::Message(turn) => turn.finish(),
+            Kind::Response(turn) => turn.finish(),
+        };
+        if self.truncated {
+            note_once(&mut turn.notes, "the turn was cut at the recording limit");
+        }
+        if self.malformed > 0 {
+            turn.notes
+                .push(format!("{} events were not JSON and were left out", self.malformed));
+        }
+        turn
+    }
+}
+
+fn is_delta(kind: &Kind, event: &str) -> bool {
+    match kind {
+        Kind::Chat(_) => true,
+        Kind::Message(_) => event == "content_block_delta" || event == "content_block_start",
+        Kind::Response(_) => event.ends_with(".delta") || event.ends_with(".done") || event.ends_with(".added"),
+    }
+}
+
+fn identity_of(chunk: &Value) -> Value {
+    let kept = ["id", "object", "created", "model", "system_fingerprint", "service_tier"];
+    let fields = kept
+        .iter()
+        .filter_map(|key| Some(((*key).to_owned(), chunk.get(*key)?.clone())));
+    Value::Object(fields.collect())
+}
+
+/// The turn of a whole (decoded) body. A body that is not what the route returns gives an empty turn with a note.
+pub fn turn_of_body(route: Route, body: &[u8]) -> Turn {
+    let unreadable = |note: &str| Turn {
+        notes: vec![note.to_owned()],
+        ..Turn::default()
+    };
+    let Ok(value) = serde_json::from_slice::<Value>(body) else {
+        return unreadable("the response is not JSON");
+    };
+    let turn = match route {
+        Route::ChatCompletions => {
+            let mut turn = ChatTurn::default();
+            turn.take(&value).map(|()| turn.finish())
+        }
+        Route::Responses => {
+            let mut turn = ResponseTurn::default();
+            turn.take_response(&value).map(|()| turn.finish())
+        }
+        Route::Messages => {
+            let mut turn = MessageTurn::default();
+            turn.take_message(&value);
+            Ok(turn.finish())
+        }
+        Route::CountTokens => {
+            let mut turn = MessageTurn::default();
+            turn.take_count(&value);
+            Ok(turn.finish())
+        }
+    };
+    turn.unwrap_or_else(|error| unreadable(&format!("the response reports an error: {error}")))
+}

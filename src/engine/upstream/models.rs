@@ -1,0 +1,87 @@
+//! The models providers offer, asked for rarely and answered always.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt, Full, Limited};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::call::{Port, Upstream};
+use crate::domain::Dialect;
+use crate::engine::ModelCard;
+
+/// Clients probe the list at start and give up within seconds, so the provider gets less.
+const WAIT: Duration = Duration::from_millis(2500);
+const FRESH: Duration = Duration::from_secs(60);
+const LARGEST_LIST: usize = 4 * 1024 * 1024;
+
+/// The last list, and when it was got.
+#[derive(Default)]
+pub(super) struct ModelCache(ArcSwapOption<(Instant, Vec<ModelCard>)>);
+
+impl Upstream {
+    /// The first provider's list, or what is configured if it gives none in time.
+    pub(super) async fn list_models(&self) -> Vec<ModelCard> {
+        if let Some(cached) = self.models.0.load().as_deref()
+            && cached.0.elapsed() < FRESH
+        {
+            return cached.1.clone();
+        }
+        let configured = self.ports.iter().filter_map(|port| port.provider.model.clone());
+        let mut cards: Vec<ModelCard> = configured
+            .map(|id| ModelCard {
+                id,
+                owned_by: "upstream".to_owned(),
+            })
+            .collect();
+        let listed = match self.ports.first() {
+            Some(port) => tokio::time::timeout(WAIT, fetch(port)).await.ok().flatten(),
+            None => None,
+        };
+        if let Some(listed) = listed {
+            for card in listed {
+                if !cards.iter().any(|known| known.id == card.id) {
+                    cards.push(card);
+                }
+            }
+            self.models.0.store(Some(Arc::new((Instant::now(), cards.clone()))));
+        }
+        cards
+    }
+}
+
+async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.method_mut() = Method::GET;
+    *request.uri_mut() = port.provider.target_path("/v1/models")?;
+    let mut headers = HeaderMap::new();
+    port.provider.dress(&mut headers, Dialect::OpenaiChat, true);
+    *request.headers_mut() = headers;
+    let mut lease = port.pool.lease(false).await.ok()?;
+    let response = lease.sender()?.send_request(request).await.ok()?;
+    if !response.status().is_success() {
+        return None;
+    }
+    let body = Limited::new(response.into_body(), LARGEST_LIST)
+        .collect()
+        .await
+        .ok()?
+        .to_bytes();
+    lease.give_back();
+    let list: Value = serde_json::from_slice(&body).ok()?;
+    let cards = list.get("data")?.as_array()?.iter().filter_map(|model| {
+        Some(ModelCard {
+            id: model.get("id")?.as_str()?.to_owned(),
+            owned_by: model
+                .get("owned_by")
+                .and_then(Value::as_str)
+                .unwrap_or("upstream")
+                .to_owned(),
+        })
+    });
+    Some(cards.collect())
+}
