@@ -1,4 +1,32 @@
 //! Law: owns the SQLite file with everything served and said about it, and is the only code that speaks SQL. One writer
 //! thread with group commit, a pool of readers. Never serves HTTP, never touches git. A write is acknowledged only after
-//! its transaction is on disk. State: `experience.db`. Fails with a typed store error; a full or unwritable disk is an
-//! error to the caller, never a panic and never a silent loss.
+//! its transaction is on disk. Door: [`Experience`], what it takes and returns, [`StoreError`]. State: `experience.db`.
+//! Fails with a typed store error; a full or unwritable disk is an error to the caller, never a panic and never a silent
+//! loss.
+//!
+//! Writes are `async` and cancel-safe: dropping the future before the write is queued stores nothing, dropping it later
+//! changes nothing. Reads are plain functions that block on the disk: call them off the asynchronous threads.
+
+mod append;
+mod body;
+mod canonical;
+mod error;
+mod health;
+mod interruptions;
+mod pool;
+mod records;
+mod scenarios;
+mod schema;
+mod store;
+mod tally;
+mod writer;
+
+pub use append::{Appended, Insertion, NewInstruction};
+pub use body::Bodies;
+pub use error::{ErrorClass, ReferenceFault, StoreError};
+pub use health::{Health, StoreMetrics};
+pub use interruptions::{Interruption, InterruptionReason};
+pub use records::{Order, Record, RecordQuery, RecordRow};
+pub use scenarios::{Scenario, ScenarioCreated};
+pub use store::{Experience, StoreOptions};
+pub use tally::Stats;

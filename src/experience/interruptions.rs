@@ -1,0 +1,125 @@
+//! Exchanges that never finished: counted and visible, never records.
+
+use rusqlite::params;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Doing, StoreError};
+use super::writer::WriteTx;
+use crate::domain::{RecordId, Route, ScenarioName};
+
+/// Details kept of each; the counts of older ones stay.
+const KEPT: i64 = 10_000;
+
+/// An exchange that never finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interruption {
+    /// The id it would have had, if one was chosen.
+    pub id: Option<RecordId>,
+    /// The scenario.
+    pub scenario: ScenarioName,
+    /// The route.
+    pub route: Route,
+    /// What ended it.
+    pub reason: InterruptionReason,
+    /// More about it, for people; no secrets.
+    pub detail: String,
+    /// When, microseconds since the Unix epoch.
+    pub at_us: i64,
+    /// Response bytes that had reached the client.
+    pub bytes: u64,
+}
+
+/// What ended an exchange early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterruptionReason {
+    /// The client closed its connection.
+    ClientGone,
+    /// The upstream closed without a terminal event.
+    UpstreamClosed,
+    /// The upstream sent a failure event inside the stream.
+    UpstreamErrorEvent,
+    /// Nothing came for too long.
+    IdleTimeout,
+    /// The server was stopping.
+    Shutdown,
+    /// The exchange finished but could not be stored.
+    StoreFailed,
+}
+
+impl InterruptionReason {
+    /// Every reason.
+    pub const ALL: [Self; 6] = [
+        Self::ClientGone,
+        Self::UpstreamClosed,
+        Self::UpstreamErrorEvent,
+        Self::IdleTimeout,
+        Self::Shutdown,
+        Self::StoreFailed,
+    ];
+
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::UpstreamClosed => "upstream_closed",
+            Self::UpstreamErrorEvent => "upstream_error_event",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Shutdown => "shutdown",
+            Self::StoreFailed => "store_failed",
+        }
+    }
+
+    fn counter(self) -> &'static str {
+        match self {
+            Self::ClientGone => "interrupted.client_gone",
+            Self::UpstreamClosed => "interrupted.upstream_closed",
+            Self::UpstreamErrorEvent => "interrupted.upstream_error_event",
+            Self::IdleTimeout => "interrupted.idle_timeout",
+            Self::Shutdown => "interrupted.shutdown",
+            Self::StoreFailed => "interrupted.store_failed",
+        }
+    }
+}
+
+impl Interruption {
+    pub(super) fn apply(&self, tx: &mut WriteTx<'_>) -> Result<(), StoreError> {
+        let scenario_id = tx.scenario_id(&self.scenario)?;
+        tx.conn
+            .prepare_cached(
+                "INSERT INTO interruption (scenario_id, record_id, route, reason, detail, at_us, bytes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )
+            .and_then(|mut statement| {
+                statement.execute(params![
+                    scenario_id,
+                    self.id.as_ref().map(RecordId::as_str),
+                    self.route.path(),
+                    self.reason.as_str(),
+                    self.detail,
+                    self.at_us,
+                    i64::try_from(self.bytes).unwrap_or(i64::MAX),
+                ])
+            })
+            .doing("noting an interruption")?;
+        let oldest_kept = tx.conn.last_insert_rowid() - KEPT;
+        tx.conn
+            .prepare_cached("DELETE FROM interruption WHERE interruption_id <= ?1")
+            .and_then(|mut statement| statement.execute([oldest_kept]))
+            .doing("noting an interruption")?;
+        tx.tallies.add(scenario_id, self.reason.counter(), 1.0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_carry_the_reasons_word() {
+        for reason in InterruptionReason::ALL {
+            assert_eq!(reason.counter().strip_prefix("interrupted."), Some(reason.as_str()));
+        }
+    }
+}

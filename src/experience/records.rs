@@ -1,0 +1,326 @@
+//! Reading records.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::append::{kind_code, kind_of};
+use super::body::{Bodies, EncodedBodies};
+use super::error::{Doing, StoreError};
+use crate::domain::{FrozenRelease, RecordId, RequestType, Route, ScenarioName, Tags, Timings};
+
+/// What is known of a record without its bodies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordRow {
+    /// Its place in the store's one order of arrival.
+    pub sequence: i64,
+    /// Its id; for an exchange, the receipt.
+    pub id: RecordId,
+    /// Its scenario.
+    pub scenario: ScenarioName,
+    /// Its kind.
+    pub kind: RequestType,
+    /// When it happened, microseconds since the Unix epoch.
+    pub created_us: i64,
+    /// When it entered this store.
+    pub stored_us: i64,
+    /// The exchanges a report grades, in its order.
+    pub references: Vec<RecordId>,
+    /// The release frozen at admission.
+    pub release: Option<FrozenRelease>,
+    /// The route of a served exchange.
+    pub route: Option<Route>,
+    /// HTTP status of the response.
+    pub status: Option<u16>,
+    /// Whether the response was an event stream.
+    pub streamed: bool,
+    /// Request tags.
+    pub tags: Tags,
+    /// Timings of an exchange.
+    pub timings: Timings,
+    /// The model that answered.
+    pub model: Option<String>,
+    /// Why it stopped.
+    pub stop_reason: Option<String>,
+    /// Tokens of the prompt.
+    pub input_tokens: Option<u64>,
+    /// Tokens generated.
+    pub output_tokens: Option<u64>,
+    /// Whether there is (or was) a token capture.
+    pub has_capture: bool,
+    /// The score of a report.
+    pub score: Option<f64>,
+    /// False for a report that said `metadata.training.eligible: false`.
+    pub eligible: bool,
+    /// Size of the bodies as given, bytes.
+    pub body_bytes: u64,
+    /// When retention dropped the bodies.
+    pub pruned_us: Option<i64>,
+}
+
+/// A record with its bodies; without them once retention has dropped them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// What is known without the bodies.
+    pub row: RecordRow,
+    /// The bodies.
+    pub bodies: Option<Bodies>,
+}
+
+/// Which way a page goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Upwards from the cursor.
+    #[default]
+    OldestFirst,
+    /// Downwards from the cursor.
+    NewestFirst,
+}
+
+/// A page of records.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordQuery {
+    /// Only this scenario.
+    pub scenario: Option<ScenarioName>,
+    /// Only this kind.
+    pub kind: Option<RequestType>,
+    /// Exclusive: after this sequence going up, before it going down.
+    pub cursor: Option<i64>,
+    /// Which way.
+    pub order: Order,
+    /// At most so many.
+    pub limit: usize,
+    /// Only records that no batch of this consumer has used.
+    pub not_consumed_by: Option<String>,
+}
+
+const COLUMNS: &str = "r.sequence, r.record_id, s.name, r.kind, r.created_us, r.stored_us, f.json, r.route, r.status,
+     r.streamed, r.tags, r.first_byte_us, r.total_us, r.model, r.stop_reason, r.input_tokens, r.output_tokens,
+     r.has_capture, r.score, r.eligible, r.body_bytes, r.pruned_us";
+const TABLES: &str = "record r JOIN scenario s ON s.scenario_id = r.scenario_id
+     LEFT JOIN frozen_release f ON f.frozen_id = r.frozen_id";
+const DOING: &str = "reading records";
+
+/// The columns that SQLite itself can read; the rest is parsed where our own errors can be returned.
+struct Raw {
+    id: String,
+    scenario: String,
+    kind: i64,
+    release: Option<String>,
+    route: Option<String>,
+    tags: Option<String>,
+    row: (i64, i64, i64),
+    status: Option<u16>,
+    streamed: Option<bool>,
+    first_byte_us: Option<i64>,
+    total_us: Option<i64>,
+    model: Option<String>,
+    stop_reason: Option<String>,
+    tokens: (Option<i64>, Option<i64>),
+    has_capture: bool,
+    score: Option<f64>,
+    eligible: bool,
+    body_bytes: i64,
+    pruned_us: Option<i64>,
+}
+
+impl Raw {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            row: (row.get(0)?, row.get(4)?, row.get(5)?),
+            id: row.get(1)?,
+            scenario: row.get(2)?,
+            kind: row.get(3)?,
+            release: row.get(6)?,
+            route: row.get(7)?,
+            status: row.get(8)?,
+            streamed: row.get(9)?,
+            tags: row.get(10)?,
+            first_byte_us: row.get(11)?,
+            total_us: row.get(12)?,
+            model: row.get(13)?,
+            stop_reason: row.get(14)?,
+            tokens: (row.get(15)?, row.get(16)?),
+            has_capture: row.get(17)?,
+            score: row.get(18)?,
+            eligible: row.get(19)?,
+            body_bytes: row.get(20)?,
+            pruned_us: row.get(21)?,
+        })
+    }
+
+    fn parse(self) -> Result<RecordRow, StoreError> {
+        let (sequence, created_us, stored_us) = self.row;
+        let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+        let kind = kind_of(self.kind)?;
+        Ok(RecordRow {
+            sequence,
+            id: RecordId::new(self.id).map_err(StoreError::damaged)?,
+            scenario: ScenarioName::new(self.scenario).map_err(StoreError::damaged)?,
+            kind,
+            created_us,
+            stored_us,
+            references: Vec::new(),
+            release: self
+                .release
+                .map(|text| serde_json::from_str(&text))
+                .transpose()
+                .map_err(StoreError::damaged)?,
+            route: self.route.as_deref().and_then(Route::from_path),
+            status: self.status,
+            streamed: self.streamed.unwrap_or(false),
+            tags: self
+                .tags
+                .map(|text| serde_json::from_str(&text))
+                .transpose()
+                .map_err(StoreError::damaged)?
+                .unwrap_or_default(),
+            timings: Timings {
+                started_us: if kind == RequestType::Inference { created_us } else { 0 },
+                first_byte_us: self.first_byte_us.map_or(0, unsigned),
+                total_us: self.total_us.map_or(0, unsigned),
+            },
+            model: self.model,
+            stop_reason: self.stop_reason,
+            input_tokens: self.tokens.0.map(unsigned),
+            output_tokens: self.tokens.1.map(unsigned),
+            has_capture: self.has_capture,
+            score: self.score,
+            eligible: self.eligible,
+            body_bytes: unsigned(self.body_bytes),
+            pruned_us: self.pruned_us,
+        })
+    }
+}
+
+/// One page, without bodies.
+pub(super) fn page(conn: &Connection, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
+    let (bound, start, direction) = match query.order {
+        Order::OldestFirst => (">", query.cursor.unwrap_or(0), "ASC"),
+        Order::NewestFirst => ("<", query.cursor.unwrap_or(i64::MAX), "DESC"),
+    };
+    // Each combination is its own statement, so that each uses the index made for it.
+    let mut sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.sequence {bound} ?1");
+    let scenario_id = match &query.scenario {
+        None => None,
+        Some(name) => {
+            let Some(id) = scenario_id(conn, name)? else {
+                return Err(StoreError::UnknownScenario { name: name.clone() });
+            };
+            sql.push_str(" AND r.scenario_id = ?2");
+            Some(id)
+        }
+    };
+    if query.kind.is_some() {
+        sql.push_str(" AND r.kind = ?3");
+    }
+    if query.not_consumed_by.is_some() {
+        sql.push_str(
+            " AND NOT EXISTS (SELECT 1 FROM consumption c WHERE c.record_sequence = r.sequence AND c.consumer = ?4)",
+        );
+    }
+    sql.push_str(&format!(" ORDER BY r.sequence {direction} LIMIT ?5"));
+    let mut statement = conn.prepare_cached(&sql).doing(DOING)?;
+    // Parameters that the statement does not mention cannot be bound; numbered ones before the last can.
+    let rows = statement
+        .query_map(
+            params![
+                start,
+                scenario_id,
+                query.kind.map(kind_code),
+                query.not_consumed_by,
+                i64::try_from(query.limit).unwrap_or(i64::MAX)
+            ],
+            Raw::read,
+        )
+        .doing(DOING)?;
+    let mut page = Vec::new();
+    for row in rows {
+        page.push(row.doing(DOING)?.parse()?);
+    }
+    for row in &mut page {
+        row.references = references(conn, row)?;
+    }
+    Ok(page)
+}
+
+/// One record by id; in any scenario when none is named.
+pub(super) fn one(
+    conn: &Connection,
+    scenario: Option<&ScenarioName>,
+    id: &RecordId,
+) -> Result<Option<Record>, StoreError> {
+    let row = conn
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM {TABLES} WHERE r.record_id = ?1 AND s.archived_us IS NULL AND (?2 IS NULL OR s.name = ?2)
+             ORDER BY r.sequence LIMIT 1"
+        ))
+        .and_then(|mut statement| {
+            statement
+                .query_row(params![id.as_str(), scenario.map(ScenarioName::as_str)], Raw::read)
+                .optional()
+        })
+        .doing(DOING)?;
+    row.map(|raw| with_bodies(conn, raw.parse()?)).transpose()
+}
+
+/// The reports that grade an exchange, oldest first, with their bodies.
+pub(super) fn reports_on(conn: &Connection, scenario: &ScenarioName, id: &RecordId) -> Result<Vec<Record>, StoreError> {
+    let mut statement = conn
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM {TABLES} JOIN reference l ON l.report_sequence = r.sequence
+             WHERE l.record_sequence =
+                 (SELECT x.sequence FROM record x WHERE x.record_id = ?1 AND x.scenario_id = s.scenario_id)
+               AND s.scenario_id = (SELECT scenario_id FROM scenario WHERE name = ?2 AND archived_us IS NULL)
+             ORDER BY r.sequence"
+        ))
+        .doing(DOING)?;
+    let rows = statement
+        .query_map(params![id.as_str(), scenario.as_str()], Raw::read)
+        .doing(DOING)?;
+    rows.map(|raw| with_bodies(conn, raw.doing(DOING)?.parse()?)).collect()
+}
+
+/// The bodies of a record, `None` once dropped.
+pub(super) fn with_bodies(conn: &Connection, mut row: RecordRow) -> Result<Record, StoreError> {
+    row.references = references(conn, &row)?;
+    let bodies = conn
+        .prepare_cached("SELECT request, response, turn, capture FROM body WHERE sequence = ?1")
+        .and_then(|mut statement| {
+            statement
+                .query_row([row.sequence], |body| {
+                    Ok(EncodedBodies {
+                        request: body.get(0)?,
+                        response: body.get(1)?,
+                        turn: body.get(2)?,
+                        capture: body.get(3)?,
+                    })
+                })
+                .optional()
+        })
+        .doing(DOING)?
+        .map(|encoded| encoded.decode())
+        .transpose()?;
+    Ok(Record { row, bodies })
+}
+
+fn references(conn: &Connection, row: &RecordRow) -> Result<Vec<RecordId>, StoreError> {
+    if row.kind != RequestType::Report {
+        return Ok(Vec::new());
+    }
+    let mut statement = conn
+        .prepare_cached(
+            "SELECT r.record_id FROM reference l JOIN record r ON r.sequence = l.record_sequence
+             WHERE l.report_sequence = ?1 ORDER BY l.position",
+        )
+        .doing(DOING)?;
+    let rows = statement
+        .query_map([row.sequence], |row| row.get::<_, String>(0))
+        .doing(DOING)?;
+    rows.map(|id| RecordId::new(id.doing(DOING)?).map_err(StoreError::damaged))
+        .collect()
+}
+
+pub(super) fn scenario_id(conn: &Connection, name: &ScenarioName) -> Result<Option<i64>, StoreError> {
+    conn.prepare_cached("SELECT scenario_id FROM scenario WHERE name = ?1 AND archived_us IS NULL")
+        .and_then(|mut statement| statement.query_row([name.as_str()], |row| row.get(0)).optional())
+        .doing(DOING)
+}
