@@ -1,3 +1,24 @@
 //! Law: owns the artifact repository: content, manifests, chains, heads moved by compare-and-swap. Never opens the
-//! database, never serves HTTP; git runs with a hermetic configuration. State: `artifacts.git`, `work/`, `cache/`. Fails
-//! with a typed error; a stale publisher gets a conflict that names the expected and the actual head.
+//! database, never serves HTTP; git runs with a hermetic configuration. Door: [`Repository`] and the types below. State:
+//! `artifacts.git`, `cache/`. Fails with [`ReleaseError`]; a stale publisher gets a conflict that names the expected and
+//! the actual head.
+
+mod attributes;
+mod commit;
+mod content;
+mod error;
+mod git;
+mod heads;
+mod history;
+mod lfs;
+mod manifest;
+mod materialise;
+mod pointer;
+mod repository;
+
+pub use commit::{Draft, Staged};
+pub use error::ReleaseError;
+pub use heads::HeadStamp;
+pub use history::{Commit, Selector};
+pub use manifest::{ArtifactKind, Component, Content, FileEntry, MANIFEST_NAME, Manifest, Provenance, Source};
+pub use repository::{LFS_THRESHOLD, Repository, RepositoryOptions};

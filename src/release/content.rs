@@ -1,0 +1,162 @@
+//! Reading a directory that is to become an artifact.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::io_at;
+use super::{ArtifactKind, Component, MANIFEST_NAME, ReleaseError};
+
+/// More files than this are a mistake, such as a virtual environment inside a harness tree.
+const MAX_FILES: usize = 100_000;
+
+/// One file found.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Relative path with `/`.
+    pub path: String,
+    /// Where it is.
+    pub absolute: PathBuf,
+    /// Its size.
+    pub size: u64,
+    /// Whether its owner may execute it.
+    pub executable: bool,
+}
+
+/// Every file below `dir`, sorted by path. Links, sockets, names git would read as its own, and names that are not
+/// UTF-8 are refused: an artifact is exactly what it shows.
+pub(super) fn scan(dir: &Path) -> Result<Vec<Found>, ReleaseError> {
+    let mut found = Vec::new();
+    walk(dir, "", &mut found)?;
+    found.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+    Ok(found)
+}
+
+fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseError> {
+    for entry in fs::read_dir(dir).map_err(io_at("read", dir))? {
+        let entry = entry.map_err(io_at("read", dir))?;
+        let absolute = entry.path();
+        let bad = |problem: &str| ReleaseError::BadContent {
+            path: absolute.clone(),
+            problem: problem.to_owned(),
+        };
+        let name = entry.file_name();
+        let name = name.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
+        if let Some(problem) = name_fault(name) {
+            return Err(bad(problem));
+        }
+        if prefix.is_empty() && name == MANIFEST_NAME {
+            // An exported release brought back: the manifest is made anew.
+            continue;
+        }
+        let path = if prefix.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{prefix}/{name}")
+        };
+        let metadata = fs::symlink_metadata(&absolute).map_err(io_at("read", &absolute))?;
+        if metadata.is_dir() {
+            walk(&absolute, &path, found)?;
+        } else if metadata.is_file() {
+            if found.len() >= MAX_FILES {
+                return Err(bad("there are more than 100,000 files"));
+            }
+            found.push(Found {
+                path,
+                size: metadata.len(),
+                executable: metadata.permissions().mode() & 0o100 != 0,
+                absolute,
+            });
+        } else if metadata.is_symlink() {
+            return Err(bad("it is a symbolic link: put the file itself there"));
+        } else {
+            return Err(bad("it is neither a file nor a directory"));
+        }
+    }
+    Ok(())
+}
+
+/// Why a name may not be part of an artifact.
+pub(super) fn name_fault(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    if [".git", ".gitattributes", ".gitmodules", ".lfsconfig"].contains(&lower.as_str()) {
+        return Some("git and git-lfs read files of this name as instructions");
+    }
+    if name.chars().any(char::is_control) {
+        return Some("its name holds a control character");
+    }
+    (name.contains('\\')).then_some("its name holds a backslash")
+}
+
+/// The component a directory is by its look: a PEFT adapter, a Hugging Face checkpoint, or a harness tree.
+pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
+    let has = |name: &str| paths.contains(&name);
+    let (name, kind) = if has("adapter_config.json") {
+        ("adapter", ArtifactKind::LoraAdapter)
+    } else if has("config.json") && paths.iter().any(|p| p.ends_with(".safetensors") || p.ends_with(".bin")) {
+        ("model", ArtifactKind::Checkpoint)
+    } else if has("routing.toml") || has("routing.json") {
+        ("routing", ArtifactKind::RoutingPolicy)
+    } else if paths.is_empty() {
+        return BTreeMap::new();
+    } else {
+        ("harness", ArtifactKind::HarnessTree)
+    };
+    let component = Component {
+        kind,
+        path: String::new(),
+    };
+    BTreeMap::from([(name.to_owned(), component)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_read_in_order_and_its_own_manifest_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [
+            "b.txt",
+            "a/z.txt",
+            "a.txt",
+            "reef-artifact.json",
+            "a/reef-artifact.json",
+        ] {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"x").unwrap();
+        }
+        let found = scan(dir.path()).unwrap();
+        let paths: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
+        assert_eq!(paths, ["a.txt", "a/reef-artifact.json", "a/z.txt", "b.txt"]);
+    }
+
+    #[test]
+    fn links_and_gits_own_names_are_refused() {
+        for name in [".git", ".GITATTRIBUTES", ".lfsconfig", ".gitmodules", "a\nb", "a\\b"] {
+            assert!(name_fault(name).is_some(), "{name:?}");
+        }
+        assert!(name_fault(".gitignore").is_none());
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("x")).unwrap();
+        let error = scan(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("symbolic link") && error.contains("/x"), "{error}");
+    }
+
+    #[test]
+    fn kinds_are_told_by_their_files() {
+        let kind = |paths: &[&str]| detect(paths).into_values().next().map(|c| c.kind);
+        assert_eq!(
+            kind(&["adapter_config.json", "adapter_model.safetensors"]),
+            Some(ArtifactKind::LoraAdapter)
+        );
+        assert_eq!(
+            kind(&["config.json", "model.safetensors"]),
+            Some(ArtifactKind::Checkpoint)
+        );
+        assert_eq!(kind(&["AGENTS.md"]), Some(ArtifactKind::HarnessTree));
+        assert_eq!(kind(&[]), None);
+    }
+}

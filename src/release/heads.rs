@@ -1,0 +1,294 @@
+//! Refs: where each chain ends, what is held, what is archived. A head moves only by compare-and-swap.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use git2::{ErrorCode, Oid};
+
+use super::commit::release_id;
+use super::error::git_at;
+use super::{ReleaseError, Repository};
+use crate::domain::{ReleaseId, ScenarioName};
+use crate::sys::failpoint;
+
+const SCENARIOS: &str = "refs/reef/scenarios/";
+const RELEASES: &str = "refs/reef/releases/";
+const ARCHIVED: &str = "refs/reef/archived/";
+const BASE: &str = "refs/reef/base";
+/// Scenario names begin with a letter or digit, so this branch is free.
+const BASE_BRANCH: &str = "refs/heads/_base";
+
+/// A lock file of git older than this, met while Reef's own lock is held, belongs to a process that died.
+const STALE_REF_LOCK: Duration = Duration::from_secs(2);
+const REF_LOCK_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Changes when a head may have moved; equal stamps mean it did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadStamp {
+    ino: u64,
+    mtime_ns: i128,
+}
+
+fn head_ref(scenario: &ScenarioName) -> String {
+    format!("{SCENARIOS}{scenario}/head")
+}
+
+impl Repository {
+    /// The newest release of a scenario.
+    pub fn head(&self, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
+        read(&self.git()?, &head_ref(scenario))
+    }
+
+    /// The artifact new scenarios start from.
+    pub fn base(&self) -> Result<Option<ReleaseId>, ReleaseError> {
+        read(&self.git()?, BASE)
+    }
+
+    /// Every scenario with its head, by name.
+    pub fn scenarios(&self) -> Result<Vec<(ScenarioName, ReleaseId)>, ReleaseError> {
+        let mut found: Vec<(ScenarioName, ReleaseId)> = self
+            .refs(&format!("{SCENARIOS}*"))?
+            .into_iter()
+            .filter_map(|(name, id)| {
+                let name = name.strip_prefix(SCENARIOS)?.strip_suffix("/head")?;
+                Some((ScenarioName::new(name).ok()?, id))
+            })
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// Releases kept reachable on their own: held and rejected ones.
+    pub fn kept(&self) -> Result<Vec<ReleaseId>, ReleaseError> {
+        Ok(self
+            .refs(&format!("{RELEASES}*"))?
+            .into_iter()
+            .map(|(_, id)| id)
+            .collect())
+    }
+
+    /// Every ref of Reef with what it points at.
+    pub(super) fn all_refs(&self) -> Result<Vec<(String, ReleaseId)>, ReleaseError> {
+        self.refs("refs/reef/*")
+    }
+
+    fn refs(&self, glob: &str) -> Result<Vec<(String, ReleaseId)>, ReleaseError> {
+        let git = self.git()?;
+        let mut found = Vec::new();
+        for reference in git.references_glob(glob).map_err(git_at("list refs"))? {
+            let reference = reference.map_err(git_at("list refs"))?;
+            if let (Ok(name), Some(oid)) = (reference.name(), reference.target()) {
+                found.push((name.to_owned(), release_id(oid)?));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Moves a scenario's head from `expected` to `new`. Of several who expect the same, one wins.
+    pub fn advance(
+        &self,
+        scenario: &ScenarioName,
+        new: &ReleaseId,
+        expected: Option<&ReleaseId>,
+    ) -> Result<(), ReleaseError> {
+        self.swap(&head_ref(scenario), new, expected)
+            .map_err(|lost| match lost {
+                Swap::Lost(actual) => ReleaseError::Conflict {
+                    scenario: scenario.clone(),
+                    expected: expected.cloned(),
+                    actual,
+                },
+                Swap::Failed(error) => error,
+            })?;
+        if expected.is_none() {
+            self.show_as_branch(&format!("refs/heads/{scenario}"), &head_ref(scenario))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a release the base, if there is none; gives the one that is.
+    pub fn set_base(&self, new: &ReleaseId) -> Result<ReleaseId, ReleaseError> {
+        match self.swap(BASE, new, None) {
+            Ok(()) => {
+                self.show_as_branch(BASE_BRANCH, BASE)?;
+                Ok(new.clone())
+            }
+            Err(Swap::Lost(Some(first))) => Ok(first),
+            Err(Swap::Lost(None)) => Err(ReleaseError::Locked {
+                path: self.path().join(BASE),
+            }),
+            Err(Swap::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Keeps a release reachable though no chain holds it.
+    pub fn keep(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
+        match self.swap(&format!("{RELEASES}{release}"), release, None) {
+            Ok(()) | Err(Swap::Lost(Some(_))) => Ok(()),
+            Err(Swap::Lost(None)) => Err(ReleaseError::Locked {
+                path: self.path().join(RELEASES),
+            }),
+            Err(Swap::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Lets go of a release kept by [`Self::keep`].
+    pub fn release_kept(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
+        let _lock = self.lock()?;
+        self.delete_ref(&self.git()?, &format!("{RELEASES}{release}"))
+    }
+
+    /// Puts a scenario's chain away under a name that holds `at_us`, and frees the scenario's name.
+    pub fn archive(&self, scenario: &ScenarioName, at_us: i64) -> Result<(), ReleaseError> {
+        let Some(head) = self.head(scenario)? else {
+            return Err(ReleaseError::NotFound {
+                what: format!("scenario {scenario}"),
+            });
+        };
+        let name = format!("{ARCHIVED}{scenario}/{at_us}");
+        match self.swap(&name, &head, None) {
+            Ok(()) | Err(Swap::Lost(Some(_))) => {}
+            Err(Swap::Lost(None)) => {
+                return Err(ReleaseError::Locked {
+                    path: self.path().join(&name),
+                });
+            }
+            Err(Swap::Failed(error)) => return Err(error),
+        }
+        let _lock = self.lock()?;
+        let git = self.git()?;
+        let actual = read(&git, &head_ref(scenario))?;
+        if actual.as_ref() != Some(&head) {
+            self.delete_ref(&git, &name)?;
+            return Err(ReleaseError::Conflict {
+                scenario: scenario.clone(),
+                expected: Some(head),
+                actual,
+            });
+        }
+        self.delete_ref(&git, &head_ref(scenario))?;
+        self.delete_ref(&git, &format!("refs/heads/{scenario}"))?;
+        drop(git);
+        self.point_head_somewhere()
+    }
+
+    /// A cheap look at whether a head may have moved, for a server that watches it.
+    pub fn head_stamp(&self, scenario: &ScenarioName) -> Option<HeadStamp> {
+        let loose = fs::metadata(self.path().join(head_ref(scenario)));
+        let metadata = loose.or_else(|_| fs::metadata(self.path().join("packed-refs"))).ok()?;
+        Some(HeadStamp {
+            ino: metadata.ino(),
+            mtime_ns: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
+        })
+    }
+
+    /// The compare-and-swap itself, under Reef's lock and git's own lock of the ref.
+    fn swap(&self, name: &str, new: &ReleaseId, expected: Option<&ReleaseId>) -> Result<(), Swap> {
+        let _lock = self.lock()?;
+        let git = self.git()?;
+        let actual = read(&git, name)?;
+        if actual.as_ref() != expected {
+            return Err(Swap::Lost(actual));
+        }
+        failpoint::hit("release::before_ref").map_err(|source| ReleaseError::Io {
+            action: "move",
+            path: self.path().join(name),
+            source,
+        })?;
+        let new = oid(new)?;
+        let old = expected.map(oid).transpose()?;
+        let deadline = Instant::now() + REF_LOCK_PATIENCE;
+        loop {
+            let moved = match old {
+                Some(old) => git.reference_matching(name, new, true, old, "reef"),
+                None => git.reference(name, new, false, "reef"),
+            };
+            match moved {
+                Ok(_) => return Ok(()),
+                Err(error) if matches!(error.code(), ErrorCode::Modified | ErrorCode::Exists) => {
+                    return Err(Swap::Lost(read(&git, name)?));
+                }
+                Err(error) if error.code() == ErrorCode::Locked && Instant::now() < deadline => {
+                    self.remove_stale_lock(name);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => return Err(Swap::Failed(git_at("move a head")(error))),
+            }
+        }
+    }
+
+    /// Removes git's lock file of a ref when its maker is gone. Reef's lock is held, so no Reef is inside.
+    fn remove_stale_lock(&self, name: &str) {
+        let path = self.path().join(format!("{name}.lock"));
+        let age = fs::metadata(&path)
+            .and_then(|m| m.modified())
+            .ok()
+            .and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > STALE_REF_LOCK) {
+            tracing::warn!(path = %path.display(), "removing a ref lock left by a process that died");
+            // If it cannot be removed the wait goes on and ends in an error.
+            let _still_there = fs::remove_file(&path);
+        }
+    }
+
+    fn delete_ref(&self, git: &git2::Repository, name: &str) -> Result<(), ReleaseError> {
+        match git.find_reference(name) {
+            Ok(mut reference) => reference.delete().map_err(git_at("delete a ref")),
+            Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
+            Err(error) => Err(git_at("read a ref")(error)),
+        }
+    }
+
+    /// A branch that is another name of a chain, for `git log` and `git clone`.
+    fn show_as_branch(&self, branch: &str, target: &str) -> Result<(), ReleaseError> {
+        let _lock = self.lock()?;
+        let git = self.git()?;
+        git.reference_symbolic(branch, target, true, "reef")
+            .map_err(git_at("name a branch"))?;
+        drop(git);
+        self.point_head_somewhere()
+    }
+
+    /// `HEAD` names a chain that exists, a scenario's rather than the base.
+    fn point_head_somewhere(&self) -> Result<(), ReleaseError> {
+        let git = self.git()?;
+        let current = git.find_reference("HEAD").map_err(git_at("read HEAD"))?;
+        let name = current.symbolic_target().ok().flatten().unwrap_or_default().to_owned();
+        if name != BASE_BRANCH && git.refname_to_id(&name).is_ok() {
+            return Ok(());
+        }
+        let target = match self.scenarios()?.first() {
+            Some((scenario, _)) => format!("refs/heads/{scenario}"),
+            None => BASE_BRANCH.to_owned(),
+        };
+        git.set_head(&target).map_err(git_at("point HEAD"))
+    }
+}
+
+enum Swap {
+    Lost(Option<ReleaseId>),
+    Failed(ReleaseError),
+}
+
+impl From<ReleaseError> for Swap {
+    fn from(error: ReleaseError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn read(git: &git2::Repository, name: &str) -> Result<Option<ReleaseId>, ReleaseError> {
+    match git.refname_to_id(name) {
+        Ok(oid) => release_id(oid).map(Some),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(git_at("read a ref")(error)),
+    }
+}
+
+/// The commit id of a release id.
+pub(super) fn oid(release: &ReleaseId) -> Result<Oid, ReleaseError> {
+    Oid::from_str(release.as_str()).map_err(|_| ReleaseError::NotFound {
+        what: format!("release {release}"),
+    })
+}

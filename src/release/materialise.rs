@@ -1,0 +1,240 @@
+//! A release as a directory: read-only in the cache for engines, or a copy for a person.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::error::{git_at, io_at};
+use super::lfs::{copy_hashing, hash_file};
+use super::pointer::Pointer;
+use super::{FileEntry, MANIFEST_NAME, Manifest, ReleaseError, Repository};
+use crate::domain::ReleaseId;
+use crate::sys::{durable, random};
+
+/// What is done about large files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Large {
+    /// Linked to the object, which is read-only and never changed in place.
+    Link,
+    /// Copied, for a directory that belongs to someone else.
+    Copy,
+}
+
+impl Repository {
+    /// The release as a read-only directory, verified when it was made. Releases of equal content share it.
+    pub fn materialise(&self, release: &ReleaseId) -> Result<PathBuf, ReleaseError> {
+        let manifest = self.manifest(release)?;
+        let name = manifest.content_id.as_str().replace(':', "-");
+        let target = self.cache().join(name);
+        if target.is_dir() {
+            return Ok(target);
+        }
+        fs::create_dir_all(self.cache()).map_err(io_at("create", self.cache()))?;
+        let part = self.cache().join(format!(".part-{}", random::hex_token()));
+        let result = self.write_tree(release, &manifest, &part, Large::Link).and_then(|()| {
+            match fs::rename(&part, &target) {
+                Ok(()) => durable::sync_dir(self.cache()).map_err(io_at("sync", self.cache())),
+                // Another process made the same directory.
+                Err(_) if target.is_dir() => Ok(()),
+                Err(error) => Err(io_at("create", &target)(error)),
+            }
+        });
+        if part.exists() {
+            // The first error matters; gc removes what stays.
+            let _left_over = fs::remove_dir_all(&part);
+        }
+        result.map(|()| target)
+    }
+
+    /// Writes a copy of a release, its manifest included, into `target`, which must not exist or be empty.
+    pub fn export(&self, release: &ReleaseId, target: &Path) -> Result<Manifest, ReleaseError> {
+        let manifest = self.manifest(release)?;
+        let occupied = fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some());
+        if occupied || target.is_file() {
+            return Err(ReleaseError::BadContent {
+                path: target.to_path_buf(),
+                problem: "it is not empty: give a new directory".to_owned(),
+            });
+        }
+        let parent = target
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        fs::create_dir_all(parent).map_err(io_at("create", parent))?;
+        let part = parent.join(format!(".reef-export-{}", random::hex_token()));
+        let result = self.write_tree(release, &manifest, &part, Large::Copy).and_then(|()| {
+            let text = manifest.to_text().map_err(|e| ReleaseError::Damaged {
+                release: release.to_string(),
+                problem: e.to_string(),
+            })?;
+            let path = part.join(MANIFEST_NAME);
+            durable::write(&path, text.as_bytes()).map_err(io_at("write", &path))?;
+            fs::rename(&part, target).map_err(io_at("create", target))
+        });
+        if part.exists() {
+            // The first error matters and names the place.
+            let _left_over = fs::remove_dir_all(&part);
+        }
+        result.map(|()| manifest)
+    }
+
+    /// The bytes of one file of a release, verified; `None` when it has no such file.
+    pub fn read_file(&self, release: &ReleaseId, path: &str) -> Result<Option<Vec<u8>>, ReleaseError> {
+        let manifest = self.manifest(release)?;
+        let Some(entry) = manifest.content.files.iter().find(|f| f.path == path) else {
+            return Ok(None);
+        };
+        let git = self.git()?;
+        match blob(&self.tree(&git, release)?, &git, release, entry)? {
+            Blob::Plain(bytes) => Ok(Some(bytes)),
+            Blob::Large(pointer) => {
+                let file = self.lfs.path(&pointer.oid);
+                let bytes = fs::read(&file).map_err(|_| missing(release, entry))?;
+                if hex::encode(Sha256::digest(&bytes)) != entry.sha256 {
+                    return Err(damaged(release, entry));
+                }
+                Ok(Some(bytes))
+            }
+        }
+    }
+
+    /// Whether every large file of a release is here; the first that is not.
+    pub fn missing_object(&self, release: &ReleaseId) -> Result<Option<FileEntry>, ReleaseError> {
+        let manifest = self.manifest(release)?;
+        let git = self.git()?;
+        let tree = self.tree(&git, release)?;
+        for entry in &manifest.content.files {
+            if let Blob::Large(pointer) = blob(&tree, &git, release, entry)?
+                && !self.lfs.has(&pointer)
+            {
+                return Ok(Some(entry.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write_tree(
+        &self,
+        release: &ReleaseId,
+        manifest: &Manifest,
+        target: &Path,
+        large: Large,
+    ) -> Result<(), ReleaseError> {
+        fs::create_dir(target).map_err(io_at("create", target))?;
+        let git = self.git()?;
+        let tree = self.tree(&git, release)?;
+        for entry in &manifest.content.files {
+            let path = target.join(&entry.path);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).map_err(io_at("create", parent))?;
+            }
+            match blob(&tree, &git, release, entry)? {
+                Blob::Plain(bytes) => {
+                    let mode = if entry.executable { 0o555 } else { 0o444 };
+                    let mode = if large == Large::Copy { mode | 0o200 } else { mode };
+                    let mut file = OpenOptions::new()
+                        .write(true)
+                        .create_new(true)
+                        .mode(mode)
+                        .open(&path)
+                        .map_err(io_at("write", &path))?;
+                    file.write_all(&bytes).map_err(io_at("write", &path))?;
+                }
+                Blob::Large(pointer) => self.place_large(release, entry, &pointer, &path, large)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn place_large(
+        &self,
+        release: &ReleaseId,
+        entry: &FileEntry,
+        pointer: &Pointer,
+        path: &Path,
+        large: Large,
+    ) -> Result<(), ReleaseError> {
+        let object = self.lfs.path(&pointer.oid);
+        if !object.is_file() {
+            return Err(missing(release, entry));
+        }
+        // A link cannot carry its own permissions, so an executable is copied.
+        if large == Large::Link && !entry.executable && fs::hard_link(&object, path).is_ok() {
+            let found = hash_file(path).map_err(io_at("read", path))?;
+            return if found == *pointer {
+                Ok(())
+            } else {
+                Err(damaged(release, entry))
+            };
+        }
+        let found = copy_hashing(&object, path).map_err(io_at("write", path))?;
+        if found != *pointer {
+            return Err(damaged(release, entry));
+        }
+        let mode = match (large, entry.executable) {
+            (Large::Link, false) => 0o444,
+            (Large::Link, true) => 0o555,
+            (Large::Copy, false) => 0o644,
+            (Large::Copy, true) => 0o755,
+        };
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_at("write", path))
+    }
+
+    /// The tree of a release.
+    pub(super) fn tree<'g>(
+        &self,
+        git: &'g git2::Repository,
+        release: &ReleaseId,
+    ) -> Result<git2::Tree<'g>, ReleaseError> {
+        self.find_commit(git, release)?.tree().map_err(git_at("read a tree"))
+    }
+}
+
+/// What git holds for a file: its bytes, verified, or the pointer to them.
+pub(super) fn blob(
+    tree: &git2::Tree<'_>,
+    git: &git2::Repository,
+    release: &ReleaseId,
+    entry: &FileEntry,
+) -> Result<Blob, ReleaseError> {
+    let blob = tree
+        .get_path(Path::new(&entry.path))
+        .and_then(|e| git.find_blob(e.id()))
+        .map_err(|_| damaged(release, entry))?;
+    let bytes = blob.content();
+    if bytes.len() as u64 == entry.size && hex::encode(Sha256::digest(bytes)) == entry.sha256 {
+        return Ok(Blob::Plain(bytes.to_vec()));
+    }
+    match Pointer::parse(bytes) {
+        Some(pointer) if pointer.oid == entry.sha256 && pointer.size == entry.size => Ok(Blob::Large(pointer)),
+        _ => Err(damaged(release, entry)),
+    }
+}
+
+/// What git holds for a file.
+pub(super) enum Blob {
+    /// Its bytes.
+    Plain(Vec<u8>),
+    /// Where they are.
+    Large(Pointer),
+}
+
+fn missing(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {
+    ReleaseError::NotRestorable {
+        release: release.clone(),
+        reason: format!(
+            "the object of {} ({} bytes) is not here: it was pruned, or `reef release pull` has not brought it yet",
+            entry.path, entry.size
+        ),
+    }
+}
+
+fn damaged(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {
+    ReleaseError::Damaged {
+        release: release.to_string(),
+        problem: format!("{} is not what its manifest says", entry.path),
+    }
+}

@@ -1,0 +1,13 @@
+//! The release chain: what stock git and git-lfs see of it, races, crashes, hostile configuration.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+
+#[path = "release/chain.rs"]
+mod chain;
+#[path = "release/rig.rs"]
+mod rig;
