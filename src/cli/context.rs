@@ -1,34 +1,41 @@
 //! What every command has at hand: how to speak, where the files are, what was configured.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::config::{self, Settings, Sources};
 
 use super::args::GlobalArgs;
 use super::dotted::Override;
 use super::output::Output;
-use super::{CliError, Exit};
+use super::{CliError, Exit, OrExit};
 
 /// One run of the program.
 #[derive(Debug)]
 pub(crate) struct Context {
     output: Output,
     config: Option<PathBuf>,
-    dir: Option<PathBuf>,
-    overrides: Vec<Override>,
+    overrides: Vec<config::Override>,
     env: BTreeMap<String, String>,
+    settings: OnceCell<Settings>,
 }
 
 impl Context {
     pub(crate) fn new(global: &GlobalArgs, overrides: Vec<Override>) -> Self {
+        let mut overrides: Vec<config::Override> = overrides.into_iter().map(config::Override::from).collect();
+        if let Some(dir) = &global.dir {
+            overrides.push(given("--dir", "storage.dir", dir.display().to_string()));
+        }
         Self {
             output: Output::new(global.output),
             config: global.config.clone(),
-            dir: global.dir.clone(),
             overrides,
             env: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
+            settings: OnceCell::new(),
         }
     }
 
@@ -42,9 +49,42 @@ impl Context {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// What was configured: the file of `-c`, the flags, the environment, the defaults.
+    pub(crate) fn settings(&self) -> Result<&Settings, CliError> {
+        if let Some(settings) = self.settings.get() {
+            return Ok(settings);
+        }
+        let settings = self.settings_with(Vec::new())?;
+        Ok(self.settings.get_or_init(|| settings))
+    }
+
+    /// The same with a command's own flags, which stand for settings.
+    pub(crate) fn settings_with(&self, flags: Vec<config::Override>) -> Result<Settings, CliError> {
+        let directory = std::env::current_dir()
+            .map_err(|error| CliError::new(Exit::Usage, format!("cannot tell the current directory: {error}")))?;
+        let mut overrides = self.overrides.clone();
+        overrides.extend(flags);
+        config::load(&Sources {
+            file: self.config.clone(),
+            overrides,
+            env: self.env.clone(),
+            directory,
+        })
+        .or_exit(Exit::Usage)
+        .map_err(|error| match &self.config {
+            Some(_) => error.hint("reef config schema lists every key with its type"),
+            None => error,
+        })
+    }
+
+    /// The deployment file, if one was given.
+    pub(crate) fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// The directory that holds Reef's files.
     pub(crate) fn dir(&self) -> Result<PathBuf, CliError> {
-        Ok(self.dir.clone().unwrap_or_else(|| PathBuf::from(".reef")))
+        Ok(self.settings()?.storage.dir.clone())
     }
 
     /// For a command that reads no settings: settings on its command line are a mistake.
@@ -53,8 +93,9 @@ impl Context {
             None => Ok(()),
             Some(first) => Err(CliError::new(
                 Exit::Usage,
-                format!("reef {command} reads no settings, but --{} was given", first.key),
-            )),
+                format!("reef {command} reads no settings, but {} was given", first.flag),
+            )
+            .hint(format!("run reef {command} without it"))),
         }
     }
 
@@ -75,5 +116,26 @@ impl Context {
             .enable_all()
             .build()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot start worker threads: {error}")))
+    }
+}
+
+/// A command's own flag that stands for a setting.
+pub(crate) fn given(flag: &str, key: &str, value: String) -> config::Override {
+    config::Override {
+        flag: flag.to_owned(),
+        key: key.to_owned(),
+        value: Some(value),
+        negated: false,
+    }
+}
+
+impl From<Override> for config::Override {
+    fn from(typed: Override) -> Self {
+        Self {
+            flag: format!("--{}{}", if typed.negated { "no-" } else { "" }, typed.key),
+            key: typed.key,
+            value: typed.value,
+            negated: typed.negated,
+        }
     }
 }

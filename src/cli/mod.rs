@@ -22,7 +22,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::Cli;
 use context::Context;
-use error::CliError;
+use error::{CliError, OrExit};
 use output::Output;
 
 /// Runs the program.

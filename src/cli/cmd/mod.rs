@@ -2,6 +2,7 @@
 //! Result<Exit, CliError>`, a variant here, and an arm in [`run`]. Keep the variants in alphabetical order.
 
 mod completions;
+mod config;
 mod man;
 
 use clap::Subcommand;
@@ -13,6 +14,8 @@ use super::{CliError, Context, Exit};
 pub(crate) enum Command {
     /// Print a shell completion script
     Completions(completions::CompletionsArgs),
+    /// Show what is configured and what can be
+    Config(config::ConfigArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
 }
@@ -21,6 +24,7 @@ pub(crate) enum Command {
 pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
     match command {
         Command::Completions(args) => completions::run(context, args),
+        Command::Config(args) => config::run(context, args),
         Command::Man(args) => man::run(context, args),
     }
 }

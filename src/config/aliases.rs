@@ -1,0 +1,177 @@
+//! Keys that have another home: older spellings that are accepted, and keys of other servers whose place here a message
+//! can name.
+
+use super::tree::{Key, Node, Value, canonical};
+use super::{Fault, Section, Source};
+
+/// Older spelling, home.
+const ALIASES: &[(&str, &str)] = &[
+    ("reef.recipe", "recipe.implementation"),
+    ("reef.upstream-url", "inference.upstream-url"),
+    ("reef.upstream-model", "inference.upstream-model"),
+    ("reef.upstream-api-key", "inference.upstream-api-key"),
+    ("reef.upstream-api", "inference.upstream-api"),
+    ("reef.model-path", "inference.model-path"),
+    ("reef.inference-url", "inference.url"),
+    ("reef.inference-timeout-s", "inference.timeout-s"),
+    (
+        "storage.agent-record-retention-max-bytes",
+        "storage.retention-max-bytes",
+    ),
+    ("storage.agent-record-retention-days", "storage.retention-days"),
+    ("ready-timeout", "reef.ready-timeout"),
+];
+
+/// Keys that are understood but have no place here, and what to do instead.
+const HINTS: &[(&str, &str)] = &[
+    (
+        "service",
+        "Reef supervises no other services; start them yourself and give their URL in inference.url",
+    ),
+    (
+        "services",
+        "Reef supervises no other services; start them yourself and give their URL in inference.url",
+    ),
+    ("execution", "use the section executors"),
+    ("generator", "write tasks to the suite named by evaluation.suite"),
+    ("teacher", "name the teacher in the recipe's own settings"),
+    (
+        "storage.artifact-repository",
+        "releases are kept in artifacts.git under storage.dir",
+    ),
+    ("storage.artifact-work-dir", "everything is kept under storage.dir"),
+    ("storage.artifact-cache-dir", "everything is kept under storage.dir"),
+    (
+        "storage.agent-record-dir",
+        "records are kept in experience.db under storage.dir",
+    ),
+    (
+        "storage.record-backend",
+        "records are kept in SQLite, in experience.db under storage.dir",
+    ),
+    (
+        "storage.record-database-url",
+        "records are kept in SQLite, in experience.db under storage.dir",
+    ),
+    (
+        "inference.backend",
+        "use inference.engine, or start the server yourself and give inference.url",
+    ),
+    (
+        "inference.handler-factory",
+        "no code is loaded into Reef; see the guide on recipes for external programs",
+    ),
+    (
+        "evaluation.module",
+        "no code is loaded into Reef; graders are external programs of the suite",
+    ),
+    ("training.colocate", "the embedded backend always shares the device"),
+];
+
+/// What to do instead of giving this key.
+pub(super) fn hint(key: &str) -> Option<&'static str> {
+    let key = canonical(key);
+    HINTS.iter().find(|(old, _)| *old == key).map(|(_, hint)| *hint)
+}
+
+/// Moves every key to its home. A key given in both places is a fault.
+pub(super) fn settle(root: &mut Node, faults: &mut Vec<Fault>) {
+    check_version(root, faults);
+    for (old, home) in ALIASES {
+        if let Some((key, node)) = root.take(old) {
+            move_to(root, old, &key, home, node, faults);
+        }
+    }
+    if root.at("recipe.implementation").is_some() {
+        recipe_settings(root, faults);
+    }
+}
+
+/// Keys beside `reef.recipe` that the section `reef` does not know are the recipe's.
+fn recipe_settings(root: &mut Node, faults: &mut Vec<Fault>) {
+    let own = |key: &str| {
+        super::Reef::FIELDS
+            .iter()
+            .any(|field| canonical(field.name) == canonical(key))
+    };
+    let foreign: Vec<String> = root
+        .at("reef")
+        .and_then(Node::entries)
+        .unwrap_or_default()
+        .iter()
+        .map(|(key, _)| key.text.clone())
+        .filter(|key| !own(key))
+        .collect();
+    for name in foreign {
+        if let Some((key, node)) = root.take(&format!("reef.{name}")) {
+            move_to(
+                root,
+                &format!("reef.{name}"),
+                &key,
+                &format!("recipe.config.{name}"),
+                node,
+                faults,
+            );
+        }
+    }
+}
+
+fn move_to(root: &mut Node, old: &str, key: &Key, home: &str, node: Node, faults: &mut Vec<Fault>) {
+    if let Some(other) = root.at(home) {
+        let fault = Fault::new(
+            key.source.clone(),
+            old,
+            format!("is the same setting as {home}, which is given too"),
+        )
+        .hint(format!("{home} stands at {}; keep one", other.source));
+        faults.push(fault);
+    } else if let Err((through, kind)) = root.put(home, node) {
+        faults.push(Fault::new(
+            key.source.clone(),
+            old,
+            format!("cannot be set, because {through} is {kind}"),
+        ));
+    }
+}
+
+/// `schema-version: 2` is what this schema grew from; any other number is a layout Reef does not know.
+fn check_version(root: &mut Node, faults: &mut Vec<Fault>) {
+    let Some((_, node)) = root.take("schema-version") else {
+        return;
+    };
+    let known = match &node.value {
+        Value::Int(version) => *version == 2,
+        Value::Word(word) => word == "2",
+        _ => false,
+    };
+    if !known {
+        faults.push(Fault::new(node.source.clone(), "schema-version", "expected 2").hint("or leave the key out"));
+    }
+}
+
+/// Two spellings of one key within one table are a fault: which one counts would be a guess.
+pub(super) fn refuse_two_spellings(node: &Node, path: &str, faults: &mut Vec<Fault>) {
+    let Some(entries) = node.entries() else { return };
+    for (at, (key, child)) in entries.iter().enumerate() {
+        let dotted = if path.is_empty() {
+            key.text.clone()
+        } else {
+            format!("{path}.{}", key.text)
+        };
+        let twin = entries[..at]
+            .iter()
+            .find(|(other, _)| other.text != key.text && canonical(&other.text) == canonical(&key.text));
+        if let Some((first, _)) = twin
+            && matches!(key.source, Source::File { .. })
+        {
+            let fault = Fault::new(
+                key.source.clone(),
+                dotted.clone(),
+                format!("is the same key as {}", first.text),
+            )
+            .hint(format!("{} stands at {}; keep one", first.text, first.source));
+            faults.push(fault);
+        }
+        refuse_two_spellings(child, &dotted, faults);
+    }
+}

@@ -1,0 +1,188 @@
+//! Takes declared settings out of a tree, so that what is left is unknown.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::tree::{Node, Value, canonical};
+use super::{Fault, Field, Kind, Setting, Source};
+
+/// A group of settings under one dotted path. Declared with the `section!` macro.
+pub trait Section: Sized {
+    /// The dotted path.
+    const PATH: &'static str;
+    /// What it is about.
+    const ABOUT: &'static [&'static str];
+    /// Its settings.
+    const FIELDS: &'static [Field];
+
+    /// Reads every setting; `None` if one is wrong (the reader knows which).
+    fn read(reader: &mut Reader<'_>) -> Option<Self>;
+}
+
+/// One setting as it came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The dotted key in its canonical spelling.
+    pub key: String,
+    /// The value, masked if it is secret; null if it is unset.
+    pub value: Json,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Reads sections from a tree.
+pub struct Reader<'a> {
+    pub(super) root: Node,
+    pub(super) prefix: String,
+    env: &'a BTreeMap<String, String>,
+    directory: &'a Path,
+    pub(super) faults: Vec<Fault>,
+    pub(super) rows: Vec<Row>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(root: Node, env: &'a BTreeMap<String, String>, directory: &'a Path) -> Self {
+        Self {
+            root,
+            prefix: String::new(),
+            env,
+            directory,
+            faults: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Reads a section and the settings in it.
+    pub(super) fn section<S: Section>(&mut self) -> Option<S> {
+        S::PATH.clone_into(&mut self.prefix);
+        if let Some(node) = self.root.at(S::PATH)
+            && node.entries().is_none()
+        {
+            // `reef:` with nothing below it is an empty section.
+            if !node.is_null() {
+                let fault = Fault::new(
+                    node.source.clone(),
+                    S::PATH,
+                    format!("expected a table, found {}", node.kind()),
+                );
+                self.faults.push(fault);
+            }
+            self.root.take(S::PATH);
+        }
+        S::read(self)
+    }
+
+    /// Reads one setting. For the `section!` macro.
+    pub fn field<T: Setting>(&mut self, field: &'static Field) -> Option<T> {
+        let name = canonical(field.name);
+        let key = if self.prefix.is_empty() {
+            name.into_owned()
+        } else {
+            format!("{}.{name}", self.prefix)
+        };
+        let given = self.given(field, &key);
+        let Some(node) = given else {
+            return self.fallback(field, key);
+        };
+        if node.is_null() {
+            if field.optional {
+                self.row::<T>(key, None, node.source);
+                return T::absent();
+            }
+            let fault = Fault::new(
+                node.source,
+                key,
+                format!("null is not allowed, expected {}", field.expected()),
+            )
+            .hint("leave the key out to get the default");
+            self.faults.push(fault);
+            return None;
+        }
+        let Some(value) = T::from_node(&node, self.directory) else {
+            self.faults.push(wrong_type(field, key, &node));
+            return None;
+        };
+        if let Some(number) = value.number()
+            && (field.min.is_some_and(|min| number < min) || field.max.is_some_and(|max| number > max))
+        {
+            let problem = format!("expected {}, found another number", field.expected());
+            self.faults.push(Fault::new(node.source, key, problem));
+            return None;
+        }
+        self.row(key, Some(&value), node.source);
+        Some(value)
+    }
+
+    /// Command line and file (already one tree), else the environment.
+    fn given(&mut self, field: &'static Field, key: &str) -> Option<Node> {
+        match self.root.take(key).map(|(_, node)| node) {
+            // A variable that is not set leaves an empty word: as if the key were not there.
+            Some(node) if !node.is_empty_word() || field.kind == Kind::Text && !field.optional => return Some(node),
+            _ => {}
+        }
+        let name = field.env?;
+        let text = self.env.get(name).filter(|text| !text.is_empty())?;
+        Some(Node::new(
+            Value::Word(text.clone()),
+            Source::Environment(name.to_owned()),
+        ))
+    }
+
+    fn fallback<T: Setting>(&mut self, field: &'static Field, key: String) -> Option<T> {
+        if let Some(json) = field.default_json() {
+            let node = from_json(&json);
+            let value = T::from_node(&node, self.directory);
+            if value.is_some() {
+                self.row(key, value.as_ref(), Source::Default);
+                return value;
+            }
+        }
+        if let Some(absent) = T::absent() {
+            self.row::<T>(key, None, Source::Default);
+            return Some(absent);
+        }
+        let fault = Fault::new(Source::Default, key, format!("is required: give {}", field.expected()));
+        self.faults.push(fault);
+        None
+    }
+
+    fn row<T: Setting>(&mut self, key: String, value: Option<&T>, source: Source) {
+        let value = value.map_or(Json::Null, T::show);
+        self.rows.push(Row { key, value, source });
+    }
+}
+
+fn wrong_type(field: &Field, key: String, node: &Node) -> Fault {
+    let bare_switch = matches!((&node.value, &node.source), (Value::Bool(_), Source::CommandLine(_)));
+    let found = match field.kind {
+        // "expected one of a, b, found text" would puzzle.
+        Kind::Choice(_) | Kind::Size | Kind::Integer { .. } if matches!(node.kind(), "text" | "an integer") => {
+            "found something else".to_owned()
+        }
+        _ if bare_switch => "found no value".to_owned(),
+        _ => format!("found {}", node.kind()),
+    };
+    Fault::new(
+        node.source.clone(),
+        key,
+        format!("expected {}, {found}", field.expected()),
+    )
+}
+
+/// A default as a node.
+fn from_json(json: &Json) -> Node {
+    let value = match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Value::Int(number),
+            None => Value::Float(number.as_f64().unwrap_or(0.0)),
+        },
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Array(items) => Value::List(items.iter().map(from_json).collect()),
+        Json::Object(_) => Value::Map(Vec::new()),
+    };
+    Node::new(value, Source::Default)
+}

@@ -1,0 +1,128 @@
+//! `inference`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{Secret, Size, Table, choice, section};
+
+choice! {
+    /// What answers requests.
+    pub EngineKind {
+        /// A provider reached over HTTP.
+        Upstream = "upstream",
+        /// The embedded model.
+        Torch = "torch",
+    }
+}
+
+choice! {
+    /// The API a provider speaks.
+    pub UpstreamApi {
+        /// OpenAI chat completions.
+        Openai = "openai",
+        /// OpenAI responses.
+        Responses = "responses",
+        /// Anthropic messages.
+        Anthropic = "anthropic",
+    }
+}
+
+choice! {
+    /// Number format of the embedded model's weights.
+    pub Precision {
+        /// As the checkpoint has it.
+        Auto = "auto",
+        /// 32 bit.
+        Float32 = "float32",
+        /// 16 bit, brain float.
+        Bfloat16 = "bfloat16",
+        /// 16 bit.
+        Float16 = "float16",
+    }
+}
+
+section! {
+    /// What answers requests: a provider reached over HTTP, or the embedded model.
+    pub Inference in "inference" {
+        /// `upstream` or `torch` [default: `torch` with `inference.model-path`, else `upstream`].
+        engine: Option<EngineKind>;
+
+        /// Base URL of the provider, with or without `/v1`.
+        upstream_url: Option<String>, env "REEF_UPSTREAM_URL";
+        /// The model requested when a request names none.
+        upstream_model: Option<String>, env "REEF_UPSTREAM_MODEL";
+        /// Request `inference.upstream-model` even when a request names another model.
+        upstream_model_override: bool = false;
+        /// Credential for the provider. Clients' own credentials are never forwarded.
+        upstream_api_key: Option<Secret>, env "REEF_UPSTREAM_API_KEY";
+        /// The API the provider speaks.
+        upstream_api: UpstreamApi = "openai";
+        /// Other providers, tried in this order while no byte of an answer was sent: a list of base URLs.
+        fallback_urls: Vec<String> = [];
+
+        /// An existing engine (vLLM, SGLang, llama.cpp) at this URL, whose loads Reef may change.
+        url: Option<String>;
+
+        /// Longest wait for an answer to begin.
+        timeout_s: Duration = 300.0, min 0.001;
+        /// Longest wait for a connection.
+        connect_timeout_s: Duration = 10.0, min 0.001;
+        /// Longest silence within an answer.
+        idle_timeout_s: Duration = 300.0, min 0.001;
+        /// Time for all attempts and the delays between them [default: `inference.timeout-s`].
+        retry_timeout_s: Option<Duration>, min 0.0;
+        /// Delay before the second attempt; it doubles after that.
+        retry_initial_s: Duration = 0.05, min 0.001;
+        /// Longest delay between attempts.
+        retry_max_s: Duration = 1.0, min 0.001;
+        /// Most attempts for one request before the first byte of an answer.
+        retry_attempts: u32 = 3, min 1.0;
+        /// Send a comment on a stream that was silent this long, so that proxies keep it open; 0 never does.
+        keep_alive_s: Duration = 15.0, min 0.0;
+
+        /// Directory of the embedded model (Hugging Face layout, or a GGUF file).
+        model_path: Option<PathBuf>;
+        /// The name the embedded model is listed under [default: the last part of its path].
+        model_name: Option<String>;
+        /// Number format of the weights.
+        dtype: Precision = "auto";
+        /// `cpu` or `cuda:N` [default: the first GPU, else the CPU].
+        device: Option<String>;
+        /// Threads for the embedded model [default: the number of cores].
+        threads: Option<u32>, min 1.0;
+        /// Most sequences decoded together.
+        max_batch: u32 = 8, min 1.0;
+        /// Most requests waiting for a place in the batch; a further one gets 503.
+        max_queue: u32 = 256, min 1.0;
+        /// Longest sequence, prompt and answer together [default: as the model has it].
+        context: Option<u32>, min 1.0;
+        /// Memory for the key-value cache.
+        cache_size: Size = "1GiB";
+        /// Adapters kept loaded beside the base model.
+        max_adapters: u32 = 8, min 1.0;
+        /// Record this many of the most likely tokens at each position; 0 records none.
+        capture_topk: u32 = 0, max 1024.0;
+        /// Sampling values for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`.
+        sampling_defaults: Table = {};
+        /// The tool-call format of the model's answers [default: found from its chat template].
+        tool_call_parser: Option<String>;
+        /// Flags of a managed engine, without their dashes.
+        options: Table = {};
+    }
+}
+
+impl Inference {
+    /// What answers.
+    pub fn engine(&self) -> EngineKind {
+        self.engine.unwrap_or(if self.model_path.is_some() {
+            EngineKind::Torch
+        } else {
+            EngineKind::Upstream
+        })
+    }
+
+    /// Time for all attempts together.
+    pub fn retry_timeout(&self) -> Duration {
+        self.retry_timeout_s.unwrap_or(self.timeout_s)
+    }
+}

@@ -1,0 +1,25 @@
+//! The sections of the deployment file, one file each. To add a setting, declare it in its section; reading,
+//! `--print-config`, the reference and the JSON Schema follow. After a change run
+//! `REEF_UPDATE_DOCS=1 cargo test --test docs`.
+
+mod evaluation;
+mod executors;
+mod harness;
+mod inference;
+mod observability;
+mod recipe;
+mod reef;
+mod release;
+mod storage;
+mod training;
+
+pub use evaluation::Evaluation;
+pub use executors::Executors;
+pub use harness::Harness;
+pub use inference::{EngineKind, Inference, Precision, UpstreamApi};
+pub use observability::{LogFormat, Observability, Tracing, Wandb, WandbMode};
+pub use recipe::RecipeChoice;
+pub use reef::Reef;
+pub use release::Release;
+pub use storage::{OnFailure, Storage};
+pub use training::{Training, TrainingBackend};

@@ -1,0 +1,36 @@
+//! `reef`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{Secret, Size, section};
+
+section! {
+    /// Where the service listens and who may call it.
+    pub Reef in "reef" {
+        /// Address to listen on. An address that is not loopback needs a token, unless `reef.allow-open` says otherwise.
+        host: String = "127.0.0.1";
+        /// Port to listen on; 0 takes a free one and says which.
+        port: u16 = 8900;
+        /// One accepted bearer token.
+        token: Option<Secret>, env "REEF_TOKEN";
+        /// Accepted bearer tokens, together with `reef.token`, so that tokens can be rotated.
+        tokens: Vec<Secret> = [];
+        /// Listen beyond loopback without any token.
+        allow_open: bool = false;
+        /// The URL at which others reach this service, where it differs from the address it listens on.
+        served_url: Option<String>;
+        /// Web origins that may call the service from a browser.
+        console_origins: Vec<String> = [];
+        /// Create a scenario the first time a request names it; otherwise such a request gets 404.
+        allow_implicit_scenario_creation: bool = true;
+        /// Where the running service keeps its logs and process id [default: `run` in `storage.dir`].
+        run_dir: Option<PathBuf>;
+        /// How long the service may take to start.
+        ready_timeout: Duration = 30.0, min 0.1;
+        /// Largest request body on the inference routes; a larger one gets 413.
+        max_body: Size = "64MiB";
+        /// How long open requests may go on after a signal to stop.
+        drain_timeout: Duration = 10.0, min 0.0;
+    }
+}

@@ -1,0 +1,193 @@
+//! Everything that can be set, typed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::load::read_table;
+use super::reader::{Reader, Row, Section};
+use super::{
+    ConfigError, EngineKind, Evaluation, Executors, Fault, Field, Harness, Inference, Observability, RecipeChoice,
+    Reef, Release, Source, Sources, Storage, Table, Tracing, Training, Wandb,
+};
+
+/// Path, what it is about, settings.
+pub(super) type Declared = (&'static str, &'static [&'static str], &'static [Field]);
+
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $name:ident: $section:ty,)+) => {
+        /// The settings of one deployment.
+        #[derive(Clone)]
+        pub struct Settings {
+            $($(#[doc = $doc])+ pub $name: $section,)+
+            /// The deployment file, if there is one.
+            pub file: Option<PathBuf>,
+            /// The directory Reef was started in.
+            pub directory: PathBuf,
+            pub(super) rows: Vec<Row>,
+            env: BTreeMap<String, String>,
+        }
+
+        impl Settings {
+            pub(super) const SECTIONS: &'static [Declared] = &[
+                $((<$section>::PATH, <$section>::ABOUT, <$section>::FIELDS),)+
+            ];
+
+            pub(super) fn read(reader: &mut Reader<'_>, sources: &Sources) -> Option<Self> {
+                $(let $name = reader.section::<$section>();)+
+                Some(Self {
+                    $($name: $name?,)+
+                    file: sources.file.clone(),
+                    directory: sources.directory.clone(),
+                    rows: Vec::new(),
+                    env: sources.env.clone(),
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    /// Where the service listens and who may call it.
+    reef: Reef,
+    /// What answers requests.
+    inference: Inference,
+    /// How experience becomes updates.
+    recipe: RecipeChoice,
+    /// Where and how training steps run.
+    training: Training,
+    /// How candidates are measured.
+    evaluation: Evaluation,
+    /// The chain of releases.
+    release: Release,
+    /// Agents' harness trees and episodes.
+    harness: Harness,
+    /// Where Reef keeps its files.
+    storage: Storage,
+    /// Logs and metrics.
+    observability: Observability,
+    /// Traces.
+    tracing: Tracing,
+    /// Experiment tracking.
+    wandb: Wandb,
+    /// Where work runs.
+    executors: Executors,
+}
+
+impl Settings {
+    /// Every setting with its value (secrets masked) and its source, in the order of the reference.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Where a setting came from.
+    pub fn source(&self, key: &str) -> Source {
+        self.rows
+            .iter()
+            .find(|row| row.key == key)
+            .map_or(Source::Default, |row| row.source.clone())
+    }
+
+    /// Reads settings that another room declares (a recipe's own, say) from a table of this deployment. `path` is the
+    /// table's dotted key, for messages. The rows say where each value came from, like [`Settings::rows`].
+    pub fn read_table<S: Section>(&self, table: &Table, path: &str) -> Result<(S, Vec<Row>), ConfigError> {
+        read_table(table.node(), path, &self.env, &self.directory)
+    }
+
+    /// A variable of the environment that a setting names (`api_key_env`, say).
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The directory of logs and process ids of the running service.
+    pub fn run_dir(&self) -> PathBuf {
+        self.reef.run_dir.clone().unwrap_or_else(|| self.storage.run_dir())
+    }
+
+    /// Every accepted token.
+    pub fn tokens(&self) -> Vec<&super::Secret> {
+        self.reef.token.iter().chain(&self.reef.tokens).collect()
+    }
+
+    /// Settings that exclude each other.
+    pub(super) fn contradictions(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut fault = |key: &str, problem: &str, hint: &str| {
+            faults.push(Fault::new(self.source(key), key, problem).hint(hint));
+        };
+        let inference = &self.inference;
+        let given = |key: &str| matches!(self.source(key), Source::File { .. } | Source::CommandLine(_));
+        if inference.model_path.is_some() && inference.upstream_url.is_some() && given("inference.upstream-url") {
+            fault(
+                "inference.model-path",
+                "cannot be combined with inference.upstream-url",
+                "the embedded model answers, or the upstream does; keep one",
+            );
+        }
+        if inference.engine == Some(EngineKind::Torch) && inference.model_path.is_none() {
+            fault(
+                "inference.engine",
+                "torch needs inference.model-path",
+                "give the directory of the model",
+            );
+        }
+        if inference.retry_initial_s > inference.retry_max_s {
+            fault(
+                "inference.retry-initial-s",
+                "expected at most inference.retry-max-s",
+                "raise the one or lower the other",
+            );
+        }
+        if self
+            .reef
+            .tokens
+            .iter()
+            .chain(&self.reef.token)
+            .any(|token| token.expose().trim().is_empty())
+        {
+            fault(
+                "reef.tokens",
+                "a token is empty",
+                "an empty token would let everybody in",
+            );
+        }
+        for (key, url) in [
+            ("inference.upstream-url", &inference.upstream_url),
+            ("inference.url", &inference.url),
+            ("reef.served-url", &self.reef.served_url),
+        ] {
+            if url.as_ref().is_some_and(|url| !is_http_url(url)) {
+                fault(
+                    key,
+                    "expected a URL that starts with http:// or https://",
+                    "for example http://127.0.0.1:8000",
+                );
+            }
+        }
+        if inference.fallback_urls.iter().any(|url| !is_http_url(url)) {
+            fault(
+                "inference.fallback-urls",
+                "expected URLs that start with http:// or https://",
+                "for example http://127.0.0.1:8000",
+            );
+        }
+        faults
+    }
+}
+
+fn is_http_url(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    })
+}
+
+/// Values may be secret, so only the sources are shown.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field(
+                "file",
+                &self.file.as_deref().map(Path::display).map(|path| path.to_string()),
+            )
+            .finish_non_exhaustive()
+    }
+}
