@@ -3,3 +3,10 @@
 //! leaves the incumbent untouched.
 
 pub mod objective;
+pub mod optim;
+
+mod error;
+#[cfg(feature = "torch")]
+mod tensors;
+
+pub use error::TrainError;
