@@ -2,61 +2,10 @@
 //! kernels, other precision, another load); a weight `w = exp(ℓ_o − ℓ_q)`, always detached, multiplies the loss.
 //! Truncating or masking it trades bias for variance: only `Sequence` without a cap is unbiased.
 
-use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::tensor::{self, LOG_RATIO_LIMIT, TensorResult};
-
-/// How the mismatch of two policies is corrected.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
-pub enum Correction {
-    /// No weight.
-    #[default]
-    None,
-    /// TIS per token: `clamp(w_t, low, high)` (Yao et al. 2025).
-    Token {
-        /// Lower bound, usually 0.
-        low: f64,
-        /// Upper bound, usually 2.
-        high: f64,
-    },
-    /// IcePop (Ling team 2025): `w_t` where `low ≤ w_t ≤ high`, else 0.
-    IcePop {
-        /// Lower bound, usually 0.5.
-        low: f64,
-        /// Upper bound, usually 2.
-        high: f64,
-    },
-    /// One weight per sequence, the product of its tokens', at most `high`.
-    Sequence {
-        /// Upper bound; none leaves it unbiased and of high variance.
-        high: Option<f64>,
-    },
-    /// A sequence counts, with weight 1, if `low ≤ measure ≤ high`; else it is dropped. A token whose ratio falls
-    /// below `veto` drops its sequence too.
-    SequenceMask {
-        /// What is compared.
-        measure: SequenceMeasure,
-        /// Lower bound.
-        low: f64,
-        /// Upper bound.
-        high: f64,
-        /// Catastrophic ratio of a single token, usually 1e-4.
-        #[serde(default)]
-        veto: Option<f64>,
-    },
-}
-
-/// One ratio for a whole sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SequenceMeasure {
-    /// `Π w_t`
-    Product,
-    /// `(Π w_t)^(1/n)`
-    Geometric,
-}
+use super::{Correction, SequenceMeasure};
 
 impl Correction {
     /// The weight per token, shape of `mask`, 0 outside it; `None` where there is nothing to weigh.

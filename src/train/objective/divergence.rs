@@ -4,19 +4,8 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::KlEstimator;
 use super::tensor::{self, LOG_RATIO_LIMIT, TensorResult};
-
-/// Estimators of KL(p ‖ ref) from the sampled token alone, with `x = ℓ_p − ℓ_ref` (Schulman 2020).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KlEstimator {
-    /// `x`: unbiased as a value; as a loss its expected gradient is zero on policy, so use it for rewards only.
-    K1,
-    /// `x²/2`: biased, its gradient is that of the KL.
-    K2,
-    /// `e^{−x} − 1 + x`: unbiased, never negative, of low variance; kept within ±10.
-    K3,
-}
 
 impl KlEstimator {
     /// The estimate per token; 0 where the mask is 0.

@@ -4,11 +4,11 @@
 use tch::{Device, Kind, Tensor};
 
 use super::centering::{RatioWeight, centering_term};
-use super::correction::{Correction, SequenceMeasure, distillation_weights, sequence_ratio};
-use super::divergence::{Divergence, KlEstimator, renormalized_top_k, sampled_reverse, top_k_with_tail};
-use super::reduce::{Reduction, StepTotals};
-use super::surrogate::{Surrogate, explained_variance, off_policy_sequence_mask, value_loss};
-use super::tensor;
+use super::correction::{distillation_weights, sequence_ratio};
+use super::divergence::{Divergence, renormalized_top_k, sampled_reverse, top_k_with_tail};
+use super::reduce::StepTotals;
+use super::surrogate::{explained_variance, off_policy_sequence_mask, value_loss};
+use super::{Correction, KlEstimator, Reduction, SequenceMeasure, Surrogate, tensor};
 
 const OLD: [f64; 6] = [-1.0, -1.0, -1.0, -2.0, -0.5, -1.5];
 const NEW: [f64; 6] = [-0.9, -0.6, -1.4, -2.0, -2.5, -0.2];

@@ -5,6 +5,12 @@
 pub mod advantage;
 pub mod kl_control;
 
+mod kinds;
+mod settings;
+
+pub use kinds::{Correction, KlEstimator, Reduction, SequenceMeasure, Surrogate};
+pub use settings::{AdvantageSettings, CriticSettings, FAMILIES, KlPlace, KlSettings, ObjectiveSettings, OldPolicy};
+
 #[cfg(feature = "torch")]
 pub mod centering;
 #[cfg(feature = "torch")]
@@ -18,5 +24,9 @@ pub mod surrogate;
 #[cfg(feature = "torch")]
 pub mod tensor;
 
+#[cfg(all(test, feature = "torch"))]
+mod enumeration_tests;
+#[cfg(all(test, feature = "torch"))]
+mod fixture_tests;
 #[cfg(all(test, feature = "torch"))]
 mod golden_tests;

@@ -4,26 +4,8 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::Reduction;
 use super::tensor::{self, TensorResult};
-
-/// How losses per token become the loss of a step. B = sequences of the step, n_i = set positions of row i.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
-pub enum Reduction {
-    /// `(1/B) Σ_i (1/n_i) Σ_t m x`: each sequence counts the same (GRPO, SAO, GSPO).
-    SeqMeanTokenMean,
-    /// `Σ_i Σ_t m x / Σ_i n_i`: each token counts the same (DAPO).
-    TokenMean,
-    /// `(1/B) Σ_i Σ_t m x`.
-    SeqMeanTokenSum,
-    /// `(1/B) Σ_i Σ_t m x / length` with a constant length (Dr. GRPO).
-    SeqMeanTokenSumNorm {
-        /// The constant, usually the longest response allowed.
-        length: f64,
-    },
-    /// `Σ_i Σ_t x` over every response position, trained or not, without division (TTT-Discover).
-    Sum,
-}
 
 /// The denominators of a whole optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

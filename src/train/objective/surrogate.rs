@@ -1,55 +1,10 @@
 //! Policy losses per token. With `r = exp(ℓ_p − ℓ_o)`, `A` the advantage and `sg` a stop-gradient; sources in
 //! `docs/design/objectives.md`. Each returns a loss to *minimise* and never mixes positions, GSPO excepted.
 
-use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::Surrogate;
 use super::tensor::{self, LOG_RATIO_LIMIT, TensorResult};
-
-/// The family of the policy loss with its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "family", deny_unknown_fields)]
-pub enum Surrogate {
-    /// Negative log-likelihood of demonstrations: `−ℓ_p`. No advantage, no ratio.
-    Sft,
-    /// `−A ℓ_p` (Williams 1992).
-    Reinforce,
-    /// `−r A`, no clip: TTT-Discover.
-    ImportanceSampling,
-    /// `max(−r A, −clip(r, 1−low, 1+high) A)` (arXiv 1707.06347; DAPO, arXiv 2503.14476, for `high > low`). With
-    /// `dual_clip = c > 1` a token of negative advantage loses at most `−c A` (arXiv 1912.09729).
-    Ppo {
-        /// ε below 1.
-        low: f64,
-        /// ε above 1.
-        high: f64,
-        /// Bound for negative advantages.
-        #[serde(default)]
-        dual_clip: Option<f64>,
-    },
-    /// `−sg(clip(r, 1−low, 1+high)) A ℓ_p` (CISPO, arXiv 2506.13585): every token keeps a gradient.
-    Cispo {
-        /// ε below 1; 1 or more leaves the lower side open.
-        low: f64,
-        /// ε above 1.
-        high: f64,
-    },
-    /// `−sg(r · 1[1−low < r < 1+high]) A ℓ_p` (SAO's double-sided hard mask, arXiv 2607.07508): a token outside the
-    /// band loses its gradient whatever the sign of A. Both sides are strict.
-    Dis {
-        /// ε below 1.
-        low: f64,
-        /// ε above 1.
-        high: f64,
-    },
-    /// PPO with one ratio for the sequence, `exp(mean_t(ℓ_p − ℓ_o))`, on each token (GSPO, arXiv 2507.18071).
-    Gspo {
-        /// ε below 1.
-        low: f64,
-        /// ε above 1.
-        high: f64,
-    },
-}
 
 /// What a surrogate says of each token.
 pub struct TokenLoss {
@@ -62,16 +17,6 @@ pub struct TokenLoss {
 }
 
 impl Surrogate {
-    /// Whether the loss needs the log-probabilities of the policy that sampled.
-    pub fn needs_old(&self) -> bool {
-        !matches!(self, Self::Sft | Self::Reinforce)
-    }
-
-    /// Whether rewards play a part.
-    pub fn needs_advantage(&self) -> bool {
-        !matches!(self, Self::Sft)
-    }
-
     /// The loss per token from log-probabilities under the current policy (`current`, with gradient) and under the old
     /// one, advantages and the loss mask, all of one shape `[rows, positions]`.
     pub fn token_loss(
