@@ -2,8 +2,11 @@
 //! learning or HTTP routing. Door: [`Engine`], [`EngineRequest`], [`EngineReply`], [`EngineError`]. State: sockets, loaded
 //! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
 
+pub mod models;
 mod outline;
 pub mod sse;
+#[cfg(feature = "torch")]
+pub mod torch;
 pub mod upstream;
 
 pub use outline::{OutlineError, RequestOutline};

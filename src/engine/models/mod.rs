@@ -1,0 +1,21 @@
+//! Models as files: configuration, memory, GGUF import, the directory of installed models. No tensors, so that
+//! `reef model` works in every build.
+
+mod config;
+mod error;
+pub(crate) mod file;
+mod gguf;
+mod memory;
+mod rope;
+mod safetensors_out;
+mod store;
+
+pub use config::{Architecture, ModelConfig};
+pub use error::ModelError;
+pub use memory::{MemoryEstimate, MemoryPlan};
+pub use rope::{Rope, Scaling};
+pub use safetensors_out::StoredDtype;
+pub use store::{ModelStore, ModelSummary};
+
+pub(crate) use config::token_ids;
+pub(crate) use store::weight_files;

@@ -1,0 +1,22 @@
+//! The network itself: weights, cache, forward passes for serving and for training, adapters, tokenizer.
+//!
+//! Everything returns an error instead of panicking. A [`Model`], a [`KvCache`] and adapters belong to one thread at a
+//! time; [`Model::shallow_clone`] gives another thread the same storage.
+
+mod cache;
+mod forward;
+mod lora;
+mod peft;
+mod rotary;
+mod tensor;
+mod tensor_file;
+mod tokenizer;
+mod train;
+mod weights;
+
+pub use cache::KvCache;
+pub use forward::{ForwardRow, Logits, LogitsOf, Model};
+pub use lora::{Lora, LoraPair, LoraSpec, ServingLora, Target};
+pub use tokenizer::{GenerationDefaults, SpecialTokens, TextStream, Tokenizer};
+pub use train::TrainContext;
+pub use weights::Weights;
