@@ -2,6 +2,9 @@
 //! learning or HTTP routing. Door: [`Engine`], [`EngineRequest`], [`EngineReply`], [`EngineError`]. State: sockets, loaded
 //! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
 
+#[cfg(any(feature = "torch", test))]
+#[allow(dead_code, unused_imports, reason = "the scheduler that uses it follows")]
+mod chat;
 pub mod models;
 mod outline;
 pub mod sse;
