@@ -13,7 +13,10 @@ const APPLICATION_ID: i32 = 0x5265_6566;
 
 /// Every migration, in order. Add at the end, never change one that was released. The file's `user_version` is the
 /// number of migrations applied.
-const MIGRATIONS: [(&str, &str); 1] = [("0001_store", include_str!("migrations/0001_store.sql"))];
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("0001_store", include_str!("migrations/0001_store.sql")),
+    ("0002_release", include_str!("migrations/0002_release.sql")),
+];
 
 /// Whether opening may create the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
