@@ -6,11 +6,21 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Settings, Sources};
+use crate::experience::{Experience, StoreOptions};
 
 use super::args::GlobalArgs;
 use super::dotted::Override;
 use super::output::Output;
 use super::{CliError, Exit, OrExit};
+
+/// What a missing store means to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// Make it.
+    Create,
+    /// There is nothing to show; making one would only hide a wrong directory.
+    MustExist,
+}
 
 /// One run of the program.
 #[derive(Debug)]
@@ -85,6 +95,18 @@ impl Context {
     /// The directory that holds Reef's files.
     pub(crate) fn dir(&self) -> Result<PathBuf, CliError> {
         Ok(self.settings()?.storage.dir.clone())
+    }
+
+    /// The store of experience in that directory.
+    pub(crate) fn store(&self, missing: Store) -> Result<Experience, CliError> {
+        let path = self.settings()?.storage.experience_db();
+        if missing == Store::MustExist && !path.exists() {
+            return Err(
+                CliError::new(Exit::Usage, format!("there is no store at {}", path.display()))
+                    .hint("reef serve creates it; or name the directory that holds it with --dir or -c"),
+            );
+        }
+        Ok(Experience::open(&path, StoreOptions::default())?)
     }
 
     /// For a command that reads no settings: settings on its command line are a mistake.

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::experience::{ErrorClass, StoreError};
+
 use super::Exit;
 
 /// A failure: how to exit, what happened, and what to do about it.
@@ -102,6 +104,21 @@ pub(crate) trait OrExit<T> {
 impl<T, E: Error> OrExit<T> for Result<T, E> {
     fn or_exit(self, exit: Exit) -> Result<T, CliError> {
         self.map_err(|error| CliError::from_error(exit, error))
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        let exit = match error.class() {
+            ErrorClass::Refused | ErrorClass::NotFound => Exit::Usage,
+            ErrorClass::Conflict => Exit::Conflict,
+            ErrorClass::Busy | ErrorClass::Failed => Exit::Store,
+        };
+        let failure = Self::from_error(exit, &error);
+        match error {
+            StoreError::UnknownScenario { .. } => failure.hint("reef scenario list shows the scenarios there are"),
+            _ => failure,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub enum Exit {
     Rejected,
     /// The gate could not decide.
     Inconclusive,
-    /// The head moved: a stale publisher lost.
+    /// The head moved, or an id is taken by other content.
     Conflict,
     /// Published, but the engine still serves the old release.
     NotLive,
@@ -39,7 +39,11 @@ pub const EXIT_CODES: [(Exit, u8, &str); 13] = [
     (Exit::Nothing, 3, "nothing to do"),
     (Exit::Rejected, 10, "the gate rejected the candidate"),
     (Exit::Inconclusive, 11, "the gate could not decide"),
-    (Exit::Conflict, 20, "the head moved: expected and actual release differ"),
+    (
+        Exit::Conflict,
+        20,
+        "conflict: the head moved, or the same id is stored with other content",
+    ),
     (Exit::NotLive, 21, "published, but not yet served"),
     (Exit::Unavailable, 30, "the upstream or the server cannot be reached"),
     (Exit::Store, 40, "the store failed"),

@@ -3,11 +3,13 @@
 //! environment and passes on what the other rooms need.
 
 mod args;
+mod client;
 mod cmd;
 mod context;
 mod dotted;
 mod error;
 mod exit;
+mod format;
 mod logging;
 mod output;
 mod progress;

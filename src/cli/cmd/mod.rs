@@ -4,6 +4,8 @@
 mod completions;
 mod config;
 mod man;
+mod scenario;
+mod status;
 
 use clap::Subcommand;
 
@@ -18,6 +20,10 @@ pub(crate) enum Command {
     Config(config::ConfigArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
+    /// List, create, change and delete scenarios
+    Scenario(scenario::ScenarioArgs),
+    /// Show what is stored and served
+    Status(status::StatusArgs),
 }
 
 /// Runs one command.
@@ -26,5 +32,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Completions(args) => completions::run(context, args),
         Command::Config(args) => config::run(context, args),
         Command::Man(args) => man::run(context, args),
+        Command::Scenario(args) => scenario::run(context, args),
+        Command::Status(args) => status::run(context, args),
     }
 }
