@@ -124,27 +124,48 @@ impl ModelConfig {
             eos_token_ids: token_ids(value.get("eos_token_id")),
         })
     }
+}
+
+impl ModelConfig {
+    /// Name and shape of every tensor of a checkpoint, in the order of computation.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        let (q, kv) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
+        let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
+        for i in 0..self.n_layers {
+            let mut add = |part: &str, shape: Vec<usize>| all.push((format!("model.layers.{i}.{part}"), shape));
+            add("input_layernorm.weight", vec![hidden]);
+            for (part, n_out, n_in, bias) in [
+                ("self_attn.q_proj", q, hidden, self.qkv_bias),
+                ("self_attn.k_proj", kv, hidden, self.qkv_bias),
+                ("self_attn.v_proj", kv, hidden, self.qkv_bias),
+                ("self_attn.o_proj", hidden, q, self.output_bias),
+                ("mlp.gate_proj", inner, hidden, self.mlp_bias),
+                ("mlp.up_proj", inner, hidden, self.mlp_bias),
+                ("mlp.down_proj", hidden, inner, self.mlp_bias),
+            ] {
+                add(&format!("{part}.weight"), vec![n_out, n_in]);
+                if bias {
+                    add(&format!("{part}.bias"), vec![n_out]);
+                }
+            }
+            if self.qk_norm {
+                add("self_attn.q_norm.weight", vec![self.head_dim]);
+                add("self_attn.k_norm.weight", vec![self.head_dim]);
+            }
+            add("post_attention_layernorm.weight", vec![hidden]);
+        }
+        all.push(("model.norm.weight".to_owned(), vec![hidden]));
+        if !self.tied_embeddings {
+            all.push(("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]));
+        }
+        all
+    }
 
     /// Number of weights, tied ones counted once.
     pub fn n_parameters(&self) -> u64 {
-        let [hidden, inner, vocab] = [self.hidden_size, self.intermediate_size, self.vocab_size].map(|n| n as u64);
-        let q = (self.n_heads * self.head_dim) as u64;
-        let kv = (self.n_kv_heads * self.head_dim) as u64;
-        let mut layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * inner + 2 * hidden;
-        if self.qkv_bias {
-            layer += q + 2 * kv;
-        }
-        if self.output_bias {
-            layer += hidden;
-        }
-        if self.mlp_bias {
-            layer += 2 * inner + hidden;
-        }
-        if self.qk_norm {
-            layer += 2 * self.head_dim as u64;
-        }
-        let embeddings = if self.tied_embeddings { 1 } else { 2 };
-        layer * self.n_layers as u64 + embeddings * vocab * hidden + hidden
+        let count = |(_, shape): &(String, Vec<usize>)| shape.iter().map(|&n| n as u64).product::<u64>();
+        self.tensors().iter().map(count).sum()
     }
 }
 

@@ -9,6 +9,7 @@ mod memory;
 mod rope;
 mod safetensors_out;
 mod store;
+mod synthetic;
 
 pub use config::{Architecture, ModelConfig};
 pub use error::ModelError;
@@ -16,6 +17,9 @@ pub use memory::{MemoryEstimate, MemoryPlan};
 pub use rope::{Rope, Scaling};
 pub use safetensors_out::StoredDtype;
 pub use store::{ModelStore, ModelSummary};
+pub use synthetic::{synthetic_config, write_synthetic};
 
+#[cfg(feature = "torch")]
 pub(crate) use config::token_ids;
+#[cfg(feature = "torch")]
 pub(crate) use store::weight_files;

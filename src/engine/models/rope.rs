@@ -206,7 +206,7 @@ fn scaling(kind: &str, keys: &Keys<'_>, top: &Keys<'_>, max_positions: usize) ->
         "linear" => Scaling::Linear { factor: factor()? },
         "dynamic" => Scaling::Dynamic {
             factor: factor()?,
-            original: original as usize,
+            original: max_positions,
         },
         "llama3" => {
             let (low, high) = (
@@ -224,7 +224,10 @@ fn scaling(kind: &str, keys: &Keys<'_>, top: &Keys<'_>, max_positions: usize) ->
             }
         }
         "yarn" => {
-            let factor = factor()?;
+            let factor = match keys.optional_number("factor")? {
+                Some(_) => factor()?,
+                None => (max_positions as f64 / original).max(1.0),
+            };
             let attention_factor = match keys.optional_number("attention_factor")? {
                 Some(given) => given,
                 None => yarn_attention_factor(
