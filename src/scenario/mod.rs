@@ -1,3 +1,5 @@
 //! Law: the loop itself. Owns which scenarios exist, what each serves, and the order of every commit: it is the only
 //! publisher. One driver per scenario under a lease. State: rows in the store, refs in the repository, the live map in
 //! memory. Fails with a typed error; every window between two durable states is repaired at the next start.
+
+pub mod processor;
