@@ -9,5 +9,7 @@
 
 #[path = "release/chain.rs"]
 mod chain;
+#[path = "release/publish.rs"]
+mod publish;
 #[path = "release/rig.rs"]
 mod rig;

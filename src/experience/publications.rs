@@ -128,6 +128,16 @@ impl Experience {
         .await
     }
 
+    /// Whether this store ever began a publication of this id.
+    pub fn intent_exists(&self, intent_id: &str) -> Result<bool, StoreError> {
+        self.read(|conn| {
+            conn.prepare_cached("SELECT count(*) FROM intent WHERE intent_id = ?1")
+                .and_then(|mut s| s.query_row([intent_id], |row| row.get::<_, i64>(0)))
+                .map(|n| n > 0)
+                .doing("looking up a publication")
+        })
+    }
+
     /// Publications that have begun and not ended, oldest first.
     pub fn open_intents(&self, scenario: Option<&ScenarioName>) -> Result<Vec<OpenIntent>, StoreError> {
         self.read(|conn| {

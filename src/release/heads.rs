@@ -69,6 +69,12 @@ impl Repository {
             .collect())
     }
 
+    /// Where the archived chains of a name end.
+    pub fn archived(&self, scenario: &ScenarioName) -> Result<Vec<ReleaseId>, ReleaseError> {
+        let found = self.refs(&format!("{ARCHIVED}{scenario}/*"))?;
+        Ok(found.into_iter().map(|(_, id)| id).collect())
+    }
+
     /// Every ref of Reef with what it points at.
     pub(super) fn all_refs(&self) -> Result<Vec<(String, ReleaseId)>, ReleaseError> {
         self.refs("refs/reef/*")
@@ -103,7 +109,7 @@ impl Repository {
                 Swap::Failed(error) => error,
             })?;
         if expected.is_none() {
-            self.show_as_branch(&format!("refs/heads/{scenario}"), &head_ref(scenario))?;
+            self.show_as_branch(&format!("refs/heads/{scenario}"), &head_ref(scenario));
         }
         Ok(())
     }
@@ -112,7 +118,7 @@ impl Repository {
     pub fn set_base(&self, new: &ReleaseId) -> Result<ReleaseId, ReleaseError> {
         match self.swap(BASE, new, None) {
             Ok(()) => {
-                self.show_as_branch(BASE_BRANCH, BASE)?;
+                self.show_as_branch(BASE_BRANCH, BASE);
                 Ok(new.clone())
             }
             Err(Swap::Lost(Some(first))) => Ok(first),
@@ -241,14 +247,20 @@ impl Repository {
         }
     }
 
-    /// A branch that is another name of a chain, for `git log` and `git clone`.
-    fn show_as_branch(&self, branch: &str, target: &str) -> Result<(), ReleaseError> {
-        let _lock = self.lock()?;
-        let git = self.git()?;
-        git.reference_symbolic(branch, target, true, "reef")
-            .map_err(git_at("name a branch"))?;
-        drop(git);
-        self.point_head_somewhere()
+    /// A branch that is another name of a chain, for `git log` and `git clone`. It is a convenience: the chain stands
+    /// without it.
+    fn show_as_branch(&self, branch: &str, target: &str) {
+        let named = || {
+            let _lock = self.lock()?;
+            let git = self.git()?;
+            git.reference_symbolic(branch, target, true, "reef")
+                .map_err(git_at("name a branch"))?;
+            drop(git);
+            self.point_head_somewhere()
+        };
+        if let Err(error) = named() {
+            tracing::warn!(branch, %error, "the chain has no branch for `git log`");
+        }
     }
 
     /// `HEAD` names a chain that exists, a scenario's rather than the base.

@@ -2,4 +2,13 @@
 //! publisher. One driver per scenario under a lease. State: rows in the store, refs in the repository, the live map in
 //! memory. Fails with a typed error; every window between two durable states is repaired at the next start.
 
+mod catalog;
+mod owner;
 pub mod processor;
+mod publish;
+mod publish_error;
+mod publish_recovery;
+
+pub use catalog::{catalog_row, commit_row};
+pub use publish::{BaseSeed, Candidate, Published, Publisher};
+pub use publish_error::PublishError;

@@ -1,0 +1,619 @@
+//! The only way a release comes about: intent, objects, the move of the head, settlement. Whatever happens between
+//! them, `publish_recovery` finds out from the repository whether the head moved, and settles or abandons.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::owner::Owner;
+use super::publish_error::PublishError;
+use crate::domain::{ContentId, ContentKind, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
+use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, Settlement};
+use crate::release::{Commit, Component, Draft, Provenance, ReleaseError, Repository, RepositoryOptions, Source};
+use crate::sys::{clock, failpoint, random};
+
+/// Publishes into one repository and settles in one store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Publisher {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) repository: Repository,
+    pub(super) experience: Experience,
+    pub(super) owner: Owner,
+    /// Publications this process is in the middle of.
+    pub(super) in_flight: Mutex<HashSet<String>>,
+}
+
+/// What new scenarios begin with.
+#[derive(Debug, Clone)]
+pub enum BaseSeed {
+    /// Nothing: the engine's model serves as it is.
+    Empty,
+    /// The files of a directory.
+    Directory(PathBuf),
+}
+
+/// A directory that is to become a release.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The scenario.
+    pub scenario: ScenarioName,
+    /// Its files.
+    pub dir: PathBuf,
+    /// What they are; without it, their look decides.
+    pub components: Option<BTreeMap<String, Component>>,
+    /// The head it was built on and judged against.
+    pub expected: ReleaseId,
+    /// `Training` or `Import`.
+    pub operation: Operation,
+    /// Wait for a person instead of serving.
+    pub held: bool,
+    /// Where it came from.
+    pub source: Source,
+    /// How it came to be; metrics and verdict are recorded with the step as well.
+    pub provenance: Provenance,
+    /// The batch it used, marked consumed in the transaction that settles the release.
+    pub batch: Option<BatchUse>,
+}
+
+/// A release that was made, or found to be there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The release.
+    pub release_id: ReleaseId,
+    /// Its bytes.
+    pub content_id: ContentId,
+    /// The step that records it.
+    pub step: Option<u64>,
+    /// Held for review.
+    pub held: bool,
+    /// False when there was nothing to do.
+    pub appended: bool,
+}
+
+/// Where the bytes of a release come from.
+pub(super) enum Bytes {
+    Directory(PathBuf, Option<BTreeMap<String, Component>>),
+    Release(ReleaseId),
+}
+
+pub(super) struct Plan {
+    pub scenario: ScenarioName,
+    pub bytes: Bytes,
+    pub settlement: Settlement,
+    /// The parent in the repository; for all but a creation it is the expected head.
+    pub parent: ReleaseId,
+    pub source: Source,
+    pub provenance: Provenance,
+    pub target: Option<ReleaseId>,
+}
+
+impl Publisher {
+    /// Opens the repository (creating it whole or not at all). Blocking.
+    pub fn open(
+        repository: &Path,
+        cache: &Path,
+        run: &Path,
+        experience: Experience,
+        options: RepositoryOptions,
+    ) -> Result<Self, PublishError> {
+        let repository = Repository::open(repository, cache, options)?;
+        let owner = Owner::new(run).map_err(|source| ReleaseError::Io {
+            action: "create",
+            path: run.to_path_buf(),
+            source,
+        })?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                repository,
+                experience,
+                owner,
+                in_flight: Mutex::new(HashSet::new()),
+            }),
+        })
+    }
+
+    /// The repository, for reading.
+    pub fn repository(&self) -> &Repository {
+        &self.inner.repository
+    }
+
+    /// The store.
+    pub fn experience(&self) -> &Experience {
+        &self.inner.experience
+    }
+
+    /// The base, made from `seed` when there is none: an existing one wins over a changed seed.
+    pub async fn ensure_base(&self, seed: BaseSeed) -> Result<ReleaseId, PublishError> {
+        self.blocking(move |repository| {
+            if let Some(base) = repository.base()? {
+                return Ok(base);
+            }
+            let empty;
+            let (dir, source) = match &seed {
+                BaseSeed::Directory(dir) => (dir.as_path(), Source::Seed),
+                BaseSeed::Empty => {
+                    empty = repository.cache().join(format!(".part-{}", random::hex_token()));
+                    std::fs::create_dir_all(&empty).map_err(|source| ReleaseError::Io {
+                        action: "create",
+                        path: empty.clone(),
+                        source,
+                    })?;
+                    (empty.as_path(), Source::Empty)
+                }
+            };
+            let staged = repository.stage_directory(dir, None);
+            if matches!(seed, BaseSeed::Empty) {
+                // An empty directory in the cache is harmless.
+                let _left_over = std::fs::remove_dir(dir);
+            }
+            let draft = Draft {
+                scenario: None,
+                operation: Operation::Creation,
+                parent: None,
+                target: None,
+                held: false,
+                source,
+                provenance: provenance(),
+                intent: random::hex_token(),
+                at_us: clock::now_us(),
+            };
+            let base = repository.commit(&staged?, &draft)?;
+            repository.set_base(&base)
+        })
+        .await
+    }
+
+    /// Creates a scenario as a fork of `from`, or of the base. One that exists is brought up to date and kept.
+    pub async fn create(
+        &self,
+        scenario: &ScenarioName,
+        mode: TrainingMode,
+        from: Option<ReleaseId>,
+    ) -> Result<Published, PublishError> {
+        if let Some(head) = self.sync(scenario).await? {
+            self.inner
+                .experience
+                .scenario_create(scenario.clone(), mode, serde_json::Map::new())
+                .await?;
+            return self.existing(head, false).await;
+        }
+        let from = match from {
+            Some(from) => from,
+            None => self.ensure_base(BaseSeed::Empty).await?,
+        };
+        self.inner
+            .experience
+            .scenario_create(scenario.clone(), mode, serde_json::Map::new())
+            .await?;
+        let plan = Plan {
+            scenario: scenario.clone(),
+            bytes: Bytes::Release(from.clone()),
+            settlement: settlement(Operation::Creation, None),
+            parent: from.clone(),
+            source: Source::Fork { release_id: from },
+            provenance: provenance(),
+            target: None,
+        };
+        match self.append(plan).await {
+            // Another process created it at the same moment.
+            Err(PublishError::Release(ReleaseError::Conflict {
+                actual: Some(actual), ..
+            })) => {
+                self.sync(scenario).await?;
+                self.existing(actual, false).await
+            }
+            other => other,
+        }
+    }
+
+    /// Publishes a candidate on top of the head it was built on, or fails with a conflict.
+    pub async fn publish(&self, candidate: Candidate) -> Result<Published, PublishError> {
+        let mut settlement = settlement(candidate.operation, Some(candidate.expected.clone()));
+        settlement.held = candidate.held;
+        settlement.base_release_id = Some(candidate.expected.clone());
+        settlement.batch = candidate.batch;
+        settlement.metrics = candidate.provenance.metrics.clone();
+        settlement.verdict = candidate.provenance.verdict.clone();
+        let mut provenance = candidate.provenance;
+        if provenance.code_version.is_none() {
+            provenance.code_version = self::provenance().code_version;
+        }
+        self.append(Plan {
+            scenario: candidate.scenario,
+            bytes: Bytes::Directory(candidate.dir, candidate.components),
+            settlement,
+            parent: candidate.expected,
+            source: candidate.source,
+            provenance,
+            target: None,
+        })
+        .await
+    }
+
+    /// Serves an older release of the scenario again, as a new release. The current one is a no-op.
+    pub async fn rollback(
+        &self,
+        scenario: &ScenarioName,
+        target: &ReleaseId,
+        note: Option<String>,
+    ) -> Result<Published, PublishError> {
+        let (head, row) = self.decidable(scenario, target).await?;
+        if head == *target {
+            return self.existing(head, false).await;
+        }
+        match row.state {
+            ReleaseState::Released => {}
+            ReleaseState::Held | ReleaseState::Promoted | ReleaseState::Rejected => {
+                return Err(PublishError::NeverServed {
+                    release: target.clone(),
+                    state: row.state.as_str(),
+                });
+            }
+        }
+        self.republish(scenario, head, target, Operation::Rollback, note).await
+    }
+
+    /// Serves a held release, as a new release. `expect` refuses when another head is served than the one judged.
+    pub async fn promote(
+        &self,
+        scenario: &ScenarioName,
+        target: &ReleaseId,
+        expect: Option<&ReleaseId>,
+        note: Option<String>,
+    ) -> Result<Published, PublishError> {
+        let (head, row) = self.decidable(scenario, target).await?;
+        if row.state != ReleaseState::Held {
+            return Err(PublishError::NotHeld {
+                release: target.clone(),
+                state: row.state.as_str(),
+            });
+        }
+        if let Some(expect) = expect.filter(|expect| **expect != head) {
+            return Err(ReleaseError::Conflict {
+                scenario: scenario.clone(),
+                expected: Some(expect.clone()),
+                actual: Some(head),
+            }
+            .into());
+        }
+        self.republish(scenario, head, target, Operation::Promote, note).await
+    }
+
+    /// Refuses a held release. Its content and evidence stay.
+    pub async fn reject(
+        &self,
+        scenario: &ScenarioName,
+        target: &ReleaseId,
+        note: Option<String>,
+    ) -> Result<(), PublishError> {
+        let (_, row) = self.decidable(scenario, target).await?;
+        let decided = row.state == ReleaseState::Held
+            && self
+                .inner
+                .experience
+                .decide_held(scenario.clone(), target.clone(), ReleaseState::Rejected, note)
+                .await?;
+        if decided {
+            return Ok(());
+        }
+        Err(PublishError::NotHeld {
+            release: target.clone(),
+            state: row.state.as_str(),
+        })
+    }
+
+    /// Puts a scenario away and frees its name. The chain stays under `refs/reef/archived/`.
+    pub async fn archive(&self, scenario: &ScenarioName) -> Result<(), PublishError> {
+        self.sync(scenario).await?;
+        let name = scenario.clone();
+        self.blocking(move |repository| repository.archive(&name, clock::now_us()))
+            .await?;
+        self.inner.experience.scenario_archive(scenario.clone()).await?;
+        Ok(())
+    }
+
+    /// What a scenario serves, by the repository; none when it does not exist. Blocking.
+    pub fn served(&self, scenario: &ScenarioName) -> Result<Option<FrozenRelease>, PublishError> {
+        let Some(head) = self.inner.repository.head(scenario)? else {
+            return Ok(None);
+        };
+        Ok(Some(frozen(&self.inner.repository.describe(&head)?)))
+    }
+
+    async fn decidable(
+        &self,
+        scenario: &ScenarioName,
+        target: &ReleaseId,
+    ) -> Result<(ReleaseId, ReleaseRow), PublishError> {
+        let head = self
+            .sync(scenario)
+            .await?
+            .ok_or_else(|| PublishError::UnknownScenario { name: scenario.clone() })?;
+        let (name, id) = (scenario.clone(), target.clone());
+        let row = self.reading(move |experience| experience.release(&name, &id)).await?;
+        let row = row.ok_or_else(|| ReleaseError::NotFound {
+            what: format!("release {target} of scenario {scenario}"),
+        })?;
+        Ok((head, row))
+    }
+
+    async fn republish(
+        &self,
+        scenario: &ScenarioName,
+        head: ReleaseId,
+        target: &ReleaseId,
+        operation: Operation,
+        note: Option<String>,
+    ) -> Result<Published, PublishError> {
+        let id = target.clone();
+        self.blocking(move |repository| match repository.missing_object(&id)? {
+            None => Ok(()),
+            Some(entry) => Err(ReleaseError::NotRestorable {
+                release: id,
+                reason: format!(
+                    "its file {} is no longer here; `reef release pull` may bring it back",
+                    entry.path
+                ),
+            }),
+        })
+        .await?;
+        let mut settlement = settlement(operation, Some(head.clone()));
+        settlement.base_release_id = Some(head.clone());
+        if operation == Operation::Promote {
+            settlement.promotes = Some(target.clone());
+        }
+        let mut provenance = provenance();
+        provenance.note = note;
+        self.append(Plan {
+            scenario: scenario.clone(),
+            bytes: Bytes::Release(target.clone()),
+            settlement,
+            parent: head,
+            source: Source::Fork {
+                release_id: target.clone(),
+            },
+            provenance,
+            target: Some(target.clone()),
+        })
+        .await
+    }
+
+    /// The publication itself, on a task of its own: a caller that goes away does not stop it half-way.
+    async fn append(&self, plan: Plan) -> Result<Published, PublishError> {
+        let publisher = self.clone();
+        tokio::spawn(async move { publisher.append_whole(plan).await })
+            .await
+            .map_err(|_| PublishError::Stopped)?
+    }
+
+    async fn append_whole(&self, plan: Plan) -> Result<Published, PublishError> {
+        // Leftovers of others come first: a head that moved without being settled is not built upon blindly.
+        let actual = self.sync(&plan.scenario).await?;
+        let expected = plan.settlement.expected.clone();
+        if actual != expected {
+            return Err(ReleaseError::Conflict {
+                scenario: plan.scenario,
+                expected,
+                actual,
+            }
+            .into());
+        }
+        let intent = random::hex_token();
+        let _flight = Flight::new(&self.inner, intent.clone());
+        self.inner
+            .experience
+            .intent_begin(
+                plan.scenario.clone(),
+                intent.clone(),
+                self.inner.owner.token().to_owned(),
+                &plan.settlement,
+            )
+            .await?;
+        let scenario = plan.scenario.clone();
+        let held = plan.settlement.held;
+        let id = intent.clone();
+        let outcome = self.blocking(move |repository| perform(repository, &plan, id)).await;
+        let release = match outcome {
+            Ok(release) => release,
+            Err(error) => {
+                // Whether the head moved is for the repository to say; the batch is retried only if it did not.
+                let failed = error.to_string();
+                return match self.resolve_intent(&scenario, &intent, &failed).await? {
+                    Some(row) => Ok(published(&row, None)),
+                    None => Err(error),
+                };
+            }
+        };
+        let row = self
+            .blocking(move |repository| Ok(release_row(&repository.describe(&release)?, held, true)))
+            .await?;
+        let step = self
+            .inner
+            .experience
+            .intent_settle(intent, row.clone())
+            .await
+            .map_err(|source| PublishError::Unsettled {
+                release: row.release_id.clone(),
+                source,
+            })?;
+        hit("release::after_settle")?;
+        Ok(published(&row, Some(step)))
+    }
+
+    async fn existing(&self, release: ReleaseId, held: bool) -> Result<Published, PublishError> {
+        let row = self
+            .blocking(move |repository| Ok(release_row(&repository.describe(&release)?, held, true)))
+            .await?;
+        Ok(Published {
+            appended: false,
+            ..published(&row, None)
+        })
+    }
+
+    /// Work on the repository, off the asynchronous threads.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Repository) -> Result<T, ReleaseError> + Send + 'static,
+    ) -> Result<T, PublishError> {
+        let inner = Arc::clone(&self.inner);
+        tokio::task::spawn_blocking(move || work(&inner.repository))
+            .await
+            .map_err(|_| PublishError::Stopped)?
+            .map_err(PublishError::from)
+    }
+
+    /// Reading from the store, off the asynchronous threads.
+    pub(super) async fn reading<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Experience) -> Result<T, crate::experience::StoreError> + Send + 'static,
+    ) -> Result<T, PublishError> {
+        let inner = Arc::clone(&self.inner);
+        tokio::task::spawn_blocking(move || work(&inner.experience))
+            .await
+            .map_err(|_| PublishError::Stopped)?
+            .map_err(PublishError::from)
+    }
+}
+
+/// Objects, commit, ref. Objects that a person's `git gc --prune=now` took before the head moved are written again:
+/// the same bytes give the same ids.
+fn perform(repository: &Repository, plan: &Plan, intent: String) -> Result<ReleaseId, ReleaseError> {
+    let io = |source| ReleaseError::Io {
+        action: "publish into",
+        path: repository.path().to_path_buf(),
+        source,
+    };
+    failpoint::hit("release::after_intent").map_err(io)?;
+    let draft = Draft {
+        scenario: Some(plan.scenario.clone()),
+        operation: plan.settlement.operation,
+        parent: Some(plan.parent.clone()),
+        target: plan.target.clone(),
+        held: plan.settlement.held,
+        source: plan.source.clone(),
+        provenance: plan.provenance.clone(),
+        intent,
+        at_us: clock::now_us(),
+    };
+    for _ in 0..3 {
+        let staged = match &plan.bytes {
+            Bytes::Directory(dir, components) => repository.stage_directory(dir, components.clone())?,
+            Bytes::Release(release) => repository.stage_release(release)?,
+        };
+        failpoint::hit("release::after_objects").map_err(io)?;
+        let release = repository.commit(&staged, &draft)?;
+        failpoint::hit("release::after_commit").map_err(io)?;
+        if plan.settlement.held {
+            repository.keep(&release)?;
+        } else if repository.head(&plan.scenario)?.as_ref() != Some(&release) {
+            repository.advance(&plan.scenario, &release, plan.settlement.expected.as_ref())?;
+        }
+        failpoint::hit("release::after_ref").map_err(io)?;
+        if repository.is_whole(&release)? {
+            return Ok(release);
+        }
+    }
+    Err(ReleaseError::Damaged {
+        release: "(new)".to_owned(),
+        problem: "its objects keep disappearing: does a `git gc --prune=now` run all the time?".to_owned(),
+    })
+}
+
+/// Marks a publication as in progress for as long as it lives.
+struct Flight<'a> {
+    inner: &'a Inner,
+    intent: String,
+}
+
+impl<'a> Flight<'a> {
+    fn new(inner: &'a Inner, intent: String) -> Self {
+        inner.in_flight.lock().insert(intent.clone());
+        Self { inner, intent }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.inner.in_flight.lock().remove(&self.intent);
+    }
+}
+
+fn hit(name: &'static str) -> Result<(), PublishError> {
+    failpoint::hit(name).map_err(|source| {
+        ReleaseError::Io {
+            action: "publish at",
+            path: PathBuf::from(name),
+            source,
+        }
+        .into()
+    })
+}
+
+fn settlement(operation: Operation, expected: Option<ReleaseId>) -> Settlement {
+    Settlement {
+        operation,
+        held: false,
+        expected,
+        base_release_id: None,
+        promotes: None,
+        batch: None,
+        metrics: serde_json::Map::new(),
+        verdict: None,
+    }
+}
+
+fn provenance() -> Provenance {
+    Provenance {
+        code_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        ..Provenance::default()
+    }
+}
+
+pub(super) fn published(row: &ReleaseRow, step: Option<u64>) -> Published {
+    Published {
+        release_id: row.release_id.clone(),
+        content_id: row.content_id.clone(),
+        step,
+        held: row.state == ReleaseState::Held,
+        appended: true,
+    }
+}
+
+/// The index row of a commit.
+pub(super) fn release_row(commit: &Commit, held: bool, restorable: bool) -> ReleaseRow {
+    ReleaseRow {
+        release_id: commit.release_id.clone(),
+        parent: commit.parent.clone(),
+        content_id: commit.content_id.clone(),
+        kind: commit.kind.clone(),
+        bytes: commit.bytes,
+        operation: commit.operation,
+        sequence: commit.sequence,
+        target: commit.target.clone(),
+        state: if held {
+            ReleaseState::Held
+        } else {
+            ReleaseState::Released
+        },
+        restorable,
+        at_us: commit.at_us,
+        note: None,
+    }
+}
+
+/// What a request frozen on this commit is served by.
+pub(super) fn frozen(commit: &Commit) -> FrozenRelease {
+    FrozenRelease {
+        kind: ContentKind::Artifact,
+        release_id: commit.release_id.clone(),
+        content_id: commit.content_id.clone(),
+        parent_release_id: commit.parent.clone(),
+        runtime_load_id: None,
+    }
+}

@@ -1,0 +1,61 @@
+//! Why a publication did not come about.
+
+use crate::domain::{ReleaseId, ScenarioName};
+use crate::experience::StoreError;
+use crate::release::ReleaseError;
+
+/// A failure to publish, or to decide on what was published.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The repository refused: a conflict, an unknown release, unusable content, …
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no such scenario.
+    #[error("there is no scenario {name}; create it with `reef scenario create {name}`")]
+    UnknownScenario {
+        /// Its name.
+        name: ScenarioName,
+    },
+    /// Only held releases can be promoted or rejected.
+    #[error("release {release} is {state}, not held: only a held release can be promoted or rejected")]
+    NotHeld {
+        /// The release.
+        release: ReleaseId,
+        /// What became of it.
+        state: &'static str,
+    },
+    /// Rollback goes to what was served.
+    #[error(
+        "release {release} is {state} and was never served itself: use promote on a held one, or roll back to the release a promote made"
+    )]
+    NeverServed {
+        /// The release.
+        release: ReleaseId,
+        /// What became of it.
+        state: &'static str,
+    },
+    /// The head moved, and the store could not record it; the next operation on the scenario does.
+    #[error(
+        "release {release} is published, but the store could not record it yet; the next command on this scenario will"
+    )]
+    Unsettled {
+        /// The release.
+        release: ReleaseId,
+        /// Why.
+        #[source]
+        source: StoreError,
+    },
+    /// The process is shutting down.
+    #[error("stopped while publishing; the next start settles it")]
+    Stopped,
+}
+
+impl PublishError {
+    /// Whether the publisher was stale: the head is not what it expected.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Release(ReleaseError::Conflict { .. }))
+    }
+}

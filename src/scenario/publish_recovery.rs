@@ -1,0 +1,274 @@
+//! Bringing store and repository together. The repository decides: what a head has reached is settled, what it has not
+//! reached is abandoned when its process is gone, and what came from elsewhere is adopted.
+
+use std::collections::HashMap;
+
+use super::publish::{Publisher, release_row};
+use super::publish_error::PublishError;
+use crate::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
+use crate::experience::{OpenIntent, ReleaseRow, Settlement};
+use crate::release::{Commit, Manifest, ReleaseError, Repository};
+
+impl Publisher {
+    /// Settles or abandons what was left behind in a scenario and indexes what came from elsewhere. Gives the head; when
+    /// nothing happened since the last time it costs one ref and two small queries.
+    pub async fn sync(&self, scenario: &ScenarioName) -> Result<Option<ReleaseId>, PublishError> {
+        let name = scenario.clone();
+        let head = self.blocking(move |repository| repository.head(&name)).await?;
+        let name = scenario.clone();
+        let (known, indexed, intents) = self
+            .reading(move |experience| {
+                Ok((
+                    experience.scenario(&name)?.is_some(),
+                    experience.indexed_head(&name)?,
+                    experience.open_intents(Some(&name))?,
+                ))
+            })
+            .await?;
+        let left_behind: Vec<OpenIntent> = intents.iter().filter(|i| self.is_left_behind(i)).cloned().collect();
+        if head == indexed && left_behind.is_empty() {
+            return Ok(head);
+        }
+        let Some(head) = head else {
+            self.without_head(scenario, indexed, left_behind).await?;
+            return Ok(None);
+        };
+        if !known {
+            // A chain pulled from elsewhere, whose scenario this store has not seen.
+            self.inner
+                .experience
+                .scenario_create(scenario.clone(), TrainingMode::default(), serde_json::Map::new())
+                .await?;
+        }
+        let (from, until) = (head.clone(), indexed.clone());
+        let news = self
+            .blocking(move |repository| {
+                let until = match until {
+                    Some(id) if repository.has(&id)? => Some(id),
+                    _ => None,
+                };
+                let mut chain = repository.chain(&from, until.as_ref(), usize::MAX)?;
+                chain.reverse();
+                chain
+                    .into_iter()
+                    .map(|commit| evidence(repository, commit))
+                    .collect::<Result<Vec<_>, ReleaseError>>()
+            })
+            .await?;
+        let mut by_intent: HashMap<&str, &OpenIntent> = intents.iter().map(|i| (i.intent_id.as_str(), i)).collect();
+        let mut foreign = Vec::new();
+        for news in news {
+            match news
+                .commit
+                .intent
+                .as_deref()
+                .and_then(|intent| by_intent.remove(intent))
+            {
+                Some(intent) => {
+                    self.adopt(scenario, std::mem::take(&mut foreign)).await?;
+                    let row = release_row(&news.commit, false, news.restorable);
+                    self.inner
+                        .experience
+                        .intent_settle(intent.intent_id.clone(), row)
+                        .await?;
+                }
+                None => foreign.push(news),
+            }
+        }
+        self.adopt(scenario, foreign).await?;
+        for intent in left_behind {
+            if by_intent.contains_key(intent.intent_id.as_str()) {
+                self.resolve_intent(
+                    scenario,
+                    &intent.intent_id,
+                    "the process that began it ended before the head moved",
+                )
+                .await?;
+            }
+        }
+        Ok(Some(head))
+    }
+
+    /// [`Self::sync`] for every scenario the repository or the store knows; called once at start.
+    pub async fn recover(&self) -> Result<(), PublishError> {
+        let mut names: Vec<ScenarioName> = self
+            .blocking(|repository| Ok(repository.scenarios()?.into_iter().map(|(name, _)| name).collect()))
+            .await?;
+        let open = self.reading(|experience| experience.open_intents(None)).await?;
+        names.extend(open.into_iter().map(|intent| intent.scenario));
+        names.sort();
+        names.dedup();
+        for name in names {
+            self.sync(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// Indexes held releases that came from elsewhere.
+    pub async fn adopt_held(&self) -> Result<(), PublishError> {
+        let kept = self
+            .blocking(|repository| {
+                repository
+                    .kept()?
+                    .into_iter()
+                    .map(|id| evidence(repository, repository.describe(&id)?))
+                    .collect::<Result<Vec<_>, ReleaseError>>()
+            })
+            .await?;
+        for news in kept {
+            let Some(scenario) = news.commit.scenario.clone() else {
+                continue;
+            };
+            let (name, id) = (scenario.clone(), news.commit.release_id.clone());
+            let (active, known) = self
+                .reading(move |experience| {
+                    Ok((
+                        experience.scenario(&name)?.is_some(),
+                        experience.release(&name, &id)?.is_some(),
+                    ))
+                })
+                .await?;
+            if active && !known {
+                self.adopt(&scenario, vec![news]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends one publication by what the repository says of it: settles it and gives its release, or abandons it.
+    pub(super) async fn resolve_intent(
+        &self,
+        scenario: &ScenarioName,
+        intent: &str,
+        reason: &str,
+    ) -> Result<Option<ReleaseRow>, PublishError> {
+        let name = scenario.clone();
+        let (head, open) = {
+            let head = self
+                .blocking({
+                    let name = name.clone();
+                    move |repository| repository.head(&name)
+                })
+                .await?;
+            let open = self
+                .reading(move |experience| experience.open_intents(Some(&name)))
+                .await?;
+            (head, open)
+        };
+        let Some(open) = open.into_iter().find(|i| i.intent_id == intent) else {
+            return Ok(None);
+        };
+        let wanted = intent.to_owned();
+        let found = self
+            .blocking(move |repository| {
+                if open.settlement.held {
+                    for id in repository.kept()? {
+                        let commit = repository.describe(&id)?;
+                        if commit.intent.as_deref() == Some(wanted.as_str()) {
+                            return Ok(Some(release_row(&commit, true, true)));
+                        }
+                    }
+                    return Ok(None);
+                }
+                let Some(head) = head else { return Ok(None) };
+                let until = open.settlement.expected.as_ref();
+                let chain = repository.chain(&head, until, usize::MAX)?;
+                Ok(chain
+                    .iter()
+                    .find(|commit| commit.intent.as_deref() == Some(wanted.as_str()))
+                    .map(|commit| release_row(commit, false, true)))
+            })
+            .await?;
+        match found {
+            Some(row) => {
+                self.inner
+                    .experience
+                    .intent_settle(intent.to_owned(), row.clone())
+                    .await?;
+                Ok(Some(row))
+            }
+            None => {
+                self.inner
+                    .experience
+                    .intent_abandon(intent.to_owned(), reason.to_owned())
+                    .await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The chain is gone: either it never began, or it was archived and the store does not know it yet.
+    async fn without_head(
+        &self,
+        scenario: &ScenarioName,
+        indexed: Option<ReleaseId>,
+        left_behind: Vec<OpenIntent>,
+    ) -> Result<(), PublishError> {
+        for intent in left_behind {
+            self.resolve_intent(scenario, &intent.intent_id, "its chain does not exist")
+                .await?;
+        }
+        let Some(indexed) = indexed else { return Ok(()) };
+        let name = scenario.clone();
+        let archived = self
+            .blocking(move |repository| Ok(repository.archived(&name)?.contains(&indexed)))
+            .await?;
+        if archived {
+            self.inner.experience.scenario_archive(scenario.clone()).await?;
+        } else {
+            tracing::error!(%scenario, "the chain of the scenario is gone from the artifact repository");
+        }
+        Ok(())
+    }
+
+    async fn adopt(&self, scenario: &ScenarioName, news: Vec<News>) -> Result<(), PublishError> {
+        if news.is_empty() {
+            return Ok(());
+        }
+        let rows = news
+            .into_iter()
+            .map(|news| {
+                let held = news.commit.held;
+                let settlement = Settlement {
+                    operation: news.commit.operation,
+                    held,
+                    expected: None,
+                    base_release_id: news.commit.parent.clone(),
+                    promotes: (news.commit.operation == Operation::Promote)
+                        .then(|| news.commit.target.clone())
+                        .flatten(),
+                    batch: None,
+                    metrics: news.manifest.provenance.metrics,
+                    verdict: news.manifest.provenance.verdict,
+                };
+                (release_row(&news.commit, held, news.restorable), settlement)
+            })
+            .collect();
+        self.inner.experience.adopt_releases(scenario.clone(), rows).await?;
+        Ok(())
+    }
+
+    /// Whether nobody is working on a publication any more.
+    fn is_left_behind(&self, intent: &OpenIntent) -> bool {
+        if intent.owner == self.inner.owner.token() {
+            !self.inner.in_flight.lock().contains(&intent.intent_id)
+        } else {
+            !self.inner.owner.is_alive(&intent.owner)
+        }
+    }
+}
+
+/// A release in the repository that the store has not indexed.
+struct News {
+    commit: Commit,
+    manifest: Manifest,
+    restorable: bool,
+}
+
+fn evidence(repository: &Repository, commit: Commit) -> Result<News, ReleaseError> {
+    Ok(News {
+        manifest: repository.manifest(&commit.release_id)?,
+        restorable: repository.missing_object(&commit.release_id)?.is_none(),
+        commit,
+    })
+}

@@ -1,0 +1,223 @@
+//! Publishing through the store: what is appended, who loses, what is decided.
+
+use std::path::PathBuf;
+
+use reef::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
+use reef::experience::{Experience, StepQuery, StoreOptions};
+use reef::release::{Provenance, ReleaseError, RepositoryOptions, Source};
+use reef::scenario::{Candidate, PublishError, Publisher};
+
+use crate::rig::{Rig, scenario};
+
+/// A publisher on the files in a rig's directory.
+pub fn publisher(rig: &Rig) -> Publisher {
+    let dir = rig.dir.path();
+    let experience = Experience::open(&dir.join("experience.db"), StoreOptions::default()).unwrap();
+    Publisher::open(
+        &dir.join("artifacts.git"),
+        &dir.join("cache"),
+        &dir.join("run"),
+        experience,
+        RepositoryOptions::default(),
+    )
+    .unwrap()
+}
+
+pub fn candidate(dir: PathBuf, expected: &ReleaseId, held: bool) -> Candidate {
+    Candidate {
+        scenario: scenario("s"),
+        dir,
+        components: None,
+        expected: expected.clone(),
+        operation: Operation::Training,
+        held,
+        source: Source::Training,
+        provenance: Provenance::default(),
+        batch: None,
+    }
+}
+
+/// `step:operation:outcome` of every step, oldest first.
+fn history(publisher: &Publisher, name: &ScenarioName) -> Vec<String> {
+    let query = StepQuery {
+        oldest_first: true,
+        ..StepQuery::default()
+    };
+    publisher
+        .experience()
+        .steps(name, &query)
+        .unwrap()
+        .iter()
+        .map(|s| format!("{}:{}:{}", s.step, s.operation.as_str(), s.outcome))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_grows_by_every_kind_of_decision() {
+    let rig = Rig::new();
+    let publisher = publisher(&rig);
+    let s = scenario("s");
+    let created = publisher.create(&s, TrainingMode::Auto, None).await.unwrap();
+    assert!(created.appended);
+    assert!(!publisher.create(&s, TrainingMode::Auto, None).await.unwrap().appended);
+    let one = publisher
+        .publish(candidate(rig.adapter("a", 1), &created.release_id, false))
+        .await
+        .unwrap();
+    let stale = publisher
+        .publish(candidate(rig.adapter("b", 2), &created.release_id, false))
+        .await
+        .unwrap_err();
+    assert!(stale.is_conflict(), "{stale}");
+    let held = publisher
+        .publish(candidate(rig.adapter("c", 3), &one.release_id, true))
+        .await
+        .unwrap();
+    assert_eq!(publisher.served(&s).unwrap().unwrap().release_id, one.release_id);
+    let unserved = publisher.rollback(&s, &held.release_id, None).await.unwrap_err();
+    assert!(matches!(unserved, PublishError::NeverServed { .. }));
+    let promoted = publisher
+        .promote(&s, &held.release_id, Some(&one.release_id), None)
+        .await
+        .unwrap();
+    assert_eq!(promoted.content_id, held.content_id);
+    assert_ne!(promoted.release_id, held.release_id);
+    let again = publisher.promote(&s, &held.release_id, None, None).await.unwrap_err();
+    assert!(matches!(again, PublishError::NotHeld { state: "promoted", .. }));
+    let back = publisher
+        .rollback(&s, &one.release_id, Some("worse".to_owned()))
+        .await
+        .unwrap();
+    assert_eq!(back.content_id, one.content_id);
+    let noop = publisher.rollback(&s, &back.release_id, None).await.unwrap();
+    assert!(!noop.appended);
+    let unknown = publisher
+        .rollback(&s, &ReleaseId::new("0".repeat(40)).unwrap(), None)
+        .await
+        .unwrap_err();
+    assert!(matches!(unknown, PublishError::Release(ReleaseError::NotFound { .. })));
+    assert_eq!(
+        history(&publisher, &s),
+        [
+            "0:creation:released",
+            "1:training:released",
+            "2:training:held",
+            "3:promote:released",
+            "4:rollback:released"
+        ]
+    );
+    let stored = publisher.experience().scenario(&s).unwrap().unwrap();
+    assert_eq!(stored.served.unwrap().release_id, back.release_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_release_keeps_its_evidence_and_is_not_served() {
+    let rig = Rig::new();
+    let publisher = publisher(&rig);
+    let s = scenario("s");
+    let head = publisher.create(&s, TrainingMode::Auto, None).await.unwrap().release_id;
+    let held = publisher
+        .publish(candidate(rig.adapter("a", 1), &head, true))
+        .await
+        .unwrap();
+    publisher
+        .reject(&s, &held.release_id, Some("too terse".to_owned()))
+        .await
+        .unwrap();
+    for error in [
+        publisher.reject(&s, &held.release_id, None).await.unwrap_err(),
+        publisher.promote(&s, &held.release_id, None, None).await.unwrap_err(),
+    ] {
+        assert!(
+            matches!(error, PublishError::NotHeld { state: "rejected", .. }),
+            "{error}"
+        );
+    }
+    let row = publisher.experience().release(&s, &held.release_id).unwrap().unwrap();
+    assert_eq!(row.note.as_deref(), Some("too terse"));
+    publisher.repository().materialise(&held.release_id).unwrap();
+    assert_eq!(publisher.served(&s).unwrap().unwrap().release_id, head);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_scenario_begins_anew_under_its_name() {
+    let rig = Rig::new();
+    let publisher = publisher(&rig);
+    let s = scenario("s");
+    let head = publisher.create(&s, TrainingMode::Auto, None).await.unwrap().release_id;
+    publisher
+        .publish(candidate(rig.adapter("a", 1), &head, false))
+        .await
+        .unwrap();
+    publisher.archive(&s).await.unwrap();
+    assert!(publisher.experience().scenario(&s).unwrap().is_none());
+    let fresh = publisher.create(&s, TrainingMode::Auto, None).await.unwrap();
+    assert!(fresh.appended);
+    assert_eq!(history(&publisher, &s), ["0:creation:released"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parallel_decisions_leave_one_line_and_a_row_for_each_winner() {
+    let rig = Rig::new();
+    let publisher = publisher(&rig);
+    let s = scenario("s");
+    let first = publisher.create(&s, TrainingMode::Auto, None).await.unwrap().release_id;
+    let second = publisher
+        .publish(candidate(rig.adapter("a", 1), &first, false))
+        .await
+        .unwrap()
+        .release_id;
+    let mut tries = Vec::new();
+    for n in 0..24 {
+        let (publisher, s) = (publisher.clone(), s.clone());
+        let target = if n % 2 == 0 { first.clone() } else { second.clone() };
+        tries.push(tokio::spawn(async move { publisher.rollback(&s, &target, None).await }));
+    }
+    let mut won = 0;
+    for task in tries {
+        match task.await.unwrap() {
+            Ok(published) => won += usize::from(published.appended),
+            Err(error) => assert!(error.is_conflict(), "{error}"),
+        }
+    }
+    assert!(won >= 1);
+    let head = publisher.repository().head(&s).unwrap().unwrap();
+    let chain = publisher.repository().chain(&head, None, usize::MAX).unwrap();
+    assert_eq!(chain.len(), 2 + won);
+    assert_eq!(history(&publisher, &s).len(), chain.len());
+    assert!(publisher.experience().open_intents(None).unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_lost_is_rebuilt_from_the_chain() {
+    let rig = Rig::new();
+    let s = scenario("s");
+    let before = {
+        let publisher = publisher(&rig);
+        let head = publisher.create(&s, TrainingMode::Auto, None).await.unwrap().release_id;
+        let one = publisher
+            .publish(candidate(rig.adapter("a", 1), &head, false))
+            .await
+            .unwrap();
+        publisher
+            .publish(candidate(rig.adapter("b", 2), &one.release_id, true))
+            .await
+            .unwrap();
+        publisher.rollback(&s, &head, None).await.unwrap();
+        history(&publisher, &s)
+    };
+    for name in ["experience.db", "experience.db-wal", "experience.db-shm"] {
+        // The log files are there only while the store is open.
+        let _absent = std::fs::remove_file(rig.dir.path().join(name));
+    }
+    let publisher = publisher(&rig);
+    publisher.recover().await.unwrap();
+    publisher.adopt_held().await.unwrap();
+    let after = history(&publisher, &s);
+    assert_eq!(after.len(), before.len());
+    assert_eq!(after[..2], before[..2]);
+    assert_eq!(
+        publisher.experience().indexed_head(&s).unwrap(),
+        publisher.repository().head(&s).unwrap()
+    );
+}
