@@ -1,31 +1,32 @@
-//! Where log lines go: standard error, as text or as JSON lines.
+//! What is logged, for the two kinds of run: a command, which should be quiet, and the service, whose log is read later.
 
-use std::io;
-
-use tracing_subscriber::EnvFilter;
+use crate::config::{self, Settings};
+use crate::telemetry::{LogFormat, init_logging};
 
 use super::Context;
 
-/// Starts logging. `REEF_LOG` has the last word (`REEF_LOG=reef::serve=trace`).
-pub(crate) fn init(context: &Context) {
+/// Logging of a command: warnings, or what `-v` or `REEF_LOG` ask for.
+pub(crate) fn for_command(context: &Context) {
+    start(context, "warn", LogFormat::Text);
+}
+
+/// Logging of the service, as configured.
+pub(crate) fn for_service(context: &Context, settings: &Settings) {
+    let format = match settings.observability.log_format {
+        config::LogFormat::Text => LogFormat::Text,
+        config::LogFormat::Json => LogFormat::Json,
+    };
+    start(context, &settings.observability.log, format);
+}
+
+fn start(context: &Context, usual: &str, format: LogFormat) {
     let output = context.output();
-    let level = match (output.quiet(), output.verbosity()) {
+    let filter = match (output.quiet(), output.verbosity()) {
         (true, _) => "error",
-        (false, 0) => "warn",
-        (false, 1) => "warn,reef=debug",
+        (false, 0) => context.env("REEF_LOG").unwrap_or(usual),
+        (false, 1) => "info,reef=debug",
         (false, _) => "debug,reef=trace",
     };
-    let filter = context
-        .env("REEF_LOG")
-        .and_then(|text| EnvFilter::try_new(text).ok())
-        .unwrap_or_else(|| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    // A second initialisation is possible only inside a test process, where the first one serves.
-    let _already = if output.json() {
-        builder.json().try_init()
-    } else {
-        builder.with_ansi(output.colored_talk()).try_init()
-    };
+    let format = if output.json() { LogFormat::Json } else { format };
+    init_logging(filter, format, output.colored_talk());
 }

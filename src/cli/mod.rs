@@ -47,7 +47,7 @@ fn run(argv: Vec<OsString>) -> Exit {
         Err(error) => return usage(&early_output(&argv), &error),
     };
     let context = Context::new(&cli.global, overrides);
-    logging::init(&context);
+    logging::for_command(&context);
     match cmd::run(&context, cli.command) {
         Ok(exit) => exit,
         Err(error) => report(context.output(), &error),

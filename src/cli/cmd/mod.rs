@@ -3,6 +3,7 @@
 
 mod completions;
 mod config;
+mod docs;
 mod man;
 mod scenario;
 mod status;
@@ -18,6 +19,9 @@ pub(crate) enum Command {
     Completions(completions::CompletionsArgs),
     /// Show what is configured and what can be
     Config(config::ConfigArgs),
+    /// Write the generated reference pages
+    #[command(hide = true)]
+    Docs(docs::DocsArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
     /// List, create, change and delete scenarios
@@ -31,6 +35,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
     match command {
         Command::Completions(args) => completions::run(context, args),
         Command::Config(args) => config::run(context, args),
+        Command::Docs(args) => docs::run(context, args),
         Command::Man(args) => man::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Status(args) => status::run(context, args),
