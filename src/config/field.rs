@@ -54,6 +54,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A table whose keys belong to someone else.
     Table,
+    /// A list of tables.
+    TableList,
 }
 
 impl Field {
@@ -84,6 +86,7 @@ impl Field {
             Kind::TextList => "a list of texts".to_owned(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Table => "a table".to_owned(),
+            Kind::TableList => "a list of tables".to_owned(),
         }
     }
 
@@ -100,6 +103,7 @@ impl Field {
             Kind::TextList => "list of texts",
             Kind::Choice(_) => "choice",
             Kind::Table => "table",
+            Kind::TableList => "list of tables",
         }
     }
 
@@ -114,6 +118,7 @@ impl Field {
             Kind::TextList => json!({"type": "array", "items": {"type": "string"}}),
             Kind::Choice(words) => json!({"enum": words}),
             Kind::Table => json!({"type": "object"}),
+            Kind::TableList => json!({"type": "array", "items": {"type": "object"}}),
         };
         for (name, bound) in [("minimum", self.min), ("maximum", self.max)] {
             if let Some(bound) = bound {

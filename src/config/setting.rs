@@ -359,6 +359,35 @@ impl Setting for SecretTable {
     }
 }
 
+/// A list of tables: providers in order, say. Each is read with [`Settings::read_table`](super::Settings::read_table).
+#[derive(Clone, Default)]
+pub struct TableList(Vec<Table>);
+
+impl TableList {
+    /// The tables in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Table> {
+        self.0.iter()
+    }
+}
+
+impl Setting for TableList {
+    const KIND: Kind = Kind::TableList;
+
+    fn from_node(node: &Node, directory: &Path) -> Option<Self> {
+        let node = match &node.value {
+            Value::List(_) => node.clone(),
+            _ => container(node)?,
+        };
+        let Value::List(items) = &node.value else { return None };
+        let tables = items.iter().map(|item| Table::from_node(item, directory));
+        tables.collect::<Option<Vec<_>>>().map(Self)
+    }
+
+    fn show(&self) -> Json {
+        self.iter().map(Setting::show).collect()
+    }
+}
+
 impl<T: Setting> Setting for Option<T> {
     const KIND: Kind = T::KIND;
     const OPTIONAL: bool = true;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::load::read_table;
 use super::reader::{Reader, Row, Section};
 use super::{
-    ConfigError, EngineKind, Evaluation, Executors, Fault, Field, Harness, Inference, Observability, RecipeChoice,
-    Reef, Release, Source, Sources, Storage, Table, Tracing, Training, Wandb,
+    ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Observability,
+    RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Tracing, Training, Wandb,
 };
 
 /// Path, what it is about, settings.
@@ -103,6 +103,13 @@ impl Settings {
         self.reef.run_dir.clone().unwrap_or_else(|| self.storage.run_dir())
     }
 
+    /// Further providers in order.
+    pub fn fallbacks(&self) -> Result<Vec<Fallback>, ConfigError> {
+        let read = |(at, table)| self.read_table(table, &format!("inference.fallbacks[{at}]"));
+        let sections = self.inference.fallbacks.iter().enumerate().map(read);
+        sections.map(|result| result.map(|(fallback, _)| fallback)).collect()
+    }
+
     /// Every accepted token.
     pub fn tokens(&self) -> Vec<&super::Secret> {
         self.reef.token.iter().chain(&self.reef.tokens).collect()
@@ -163,12 +170,28 @@ impl Settings {
                 );
             }
         }
-        if inference.fallback_urls.iter().any(|url| !is_http_url(url)) {
-            fault(
-                "inference.fallback-urls",
-                "expected URLs that start with http:// or https://",
-                "for example http://127.0.0.1:8000",
-            );
+        match self.fallbacks() {
+            Ok(fallbacks) => {
+                for (at, fallback) in fallbacks.iter().enumerate() {
+                    let key = format!("inference.fallbacks[{at}]");
+                    let source = self.source("inference.fallbacks");
+                    if !fallback.url.as_deref().is_some_and(is_http_url) {
+                        faults.push(Fault::new(
+                            source.clone(),
+                            format!("{key}.url"),
+                            "expected a URL that starts with http:// or https://",
+                        ));
+                    }
+                    if let Some(name) = &fallback.api_key_env
+                        && self.variable(name).is_none()
+                    {
+                        let problem = format!("names the environment variable {name}, which is not set");
+                        faults.push(Fault::new(source, format!("{key}.api-key-env"), problem));
+                    }
+                }
+            }
+            Err(ConfigError::Invalid { faults: found }) => faults.extend(found),
+            Err(ConfigError::Read { .. }) => {}
         }
         faults
     }

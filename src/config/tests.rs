@@ -392,6 +392,40 @@ fn no_message_and_no_row_holds_a_secret() {
 }
 
 #[test]
+fn further_providers_are_a_list_of_strict_tables() {
+    let settings = load_with(
+        "a.toml",
+        "[[inference.fallbacks]]\nurl = \"http://b\"\napi-key-env = \"KEY\"\n[[inference.fallbacks]]\nurl = \"http://c/v1\"\napi = \"anthropic\"\n",
+        &[],
+        &[("KEY", "hunter2")],
+    )
+    .unwrap();
+    let fallbacks = settings.fallbacks().unwrap();
+    assert_eq!(fallbacks.len(), 2);
+    assert_eq!(fallbacks[1].api, UpstreamApi::Anthropic);
+    let rows = format!("{:?}", settings.rows());
+    assert!(!rows.contains("hunter2"));
+    for (text, expected) in [
+        (
+            "inference:\n  fallbacks:\n    - uri: http://b\n",
+            "a.yaml:3: inference.fallbacks[0].uri: unknown key (known here: url, model",
+        ),
+        (
+            "inference:\n  fallbacks:\n    - {model: b}\n",
+            "inference.fallbacks[0].url: expected a URL",
+        ),
+        (
+            "inference:\n  fallbacks:\n    - {url: http://b, api-key-env: NONE}\n",
+            "names the environment variable NONE",
+        ),
+        ("inference:\n  fallbacks: [http://b]\n", "expected a list of tables"),
+    ] {
+        let message = refused("a.yaml", text, &[]);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn text_is_never_guessed_to_be_something_else() {
     let settings = yaml("inference:\n  upstream-model: 00123\n  upstream-api-key: 1e3\n");
     assert_eq!(settings.inference.upstream_model.as_deref(), Some("00123"));

@@ -4,6 +4,8 @@
 mod completions;
 mod config;
 mod docs;
+mod doctor;
+mod init;
 mod man;
 mod scenario;
 mod status;
@@ -22,6 +24,10 @@ pub(crate) enum Command {
     /// Write the generated reference pages
     #[command(hide = true)]
     Docs(docs::DocsArgs),
+    /// Check this machine and this deployment, and say how to fix what is wrong
+    Doctor(doctor::DoctorArgs),
+    /// Start a deployment: a serve.toml with comments, a client to try it, a README
+    Init(init::InitArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
     /// List, create, change and delete scenarios
@@ -36,6 +42,8 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Completions(args) => completions::run(context, args),
         Command::Config(args) => config::run(context, args),
         Command::Docs(args) => docs::run(context, args),
+        Command::Doctor(args) => doctor::run(context, args),
+        Command::Init(args) => init::run(context, args),
         Command::Man(args) => man::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Status(args) => status::run(context, args),

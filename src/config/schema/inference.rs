@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Secret, Size, Table, choice, section};
+use crate::config::{Secret, Size, Table, TableList, choice, section};
 
 choice! {
     /// What answers requests.
@@ -57,8 +57,9 @@ section! {
         upstream_api_key: Option<Secret>, env "REEF_UPSTREAM_API_KEY";
         /// The API the provider speaks.
         upstream_api: UpstreamApi = "openai";
-        /// Other providers, tried in this order while no byte of an answer was sent: a list of base URLs.
-        fallback_urls: Vec<String> = [];
+        /// Other providers, tried in this order while no byte of an answer was sent: a list of tables with `url`, `model`,
+        /// `api-key` or `api-key-env`, and `api`.
+        fallbacks: TableList = [];
 
         /// An existing engine (vLLM, SGLang, llama.cpp) at this URL, whose loads Reef may change.
         url: Option<String>;
@@ -108,6 +109,24 @@ section! {
         tool_call_parser: Option<String>;
         /// Flags of a managed engine, without their dashes.
         options: Table = {};
+    }
+}
+
+section! {
+    /// One further provider.
+    pub Fallback in "" {
+        /// Base URL, with or without `/v1`.
+        url: Option<String>;
+        /// The model requested when a request names none; see `model-override`.
+        model: Option<String>;
+        /// Request `model` even when a request names another.
+        model_override: bool = false;
+        /// Credential.
+        api_key: Option<Secret>;
+        /// The environment variable that holds the credential.
+        api_key_env: Option<String>;
+        /// The API it speaks.
+        api: UpstreamApi = "openai";
     }
 }
 

@@ -30,6 +30,10 @@ section! {
         ready_timeout: Duration = 30.0, min 0.1;
         /// Largest request body on the inference routes; a larger one gets 413.
         max_body: Size = "64MiB";
+        /// Longest pause while a request is received, and longest idle time of a client's connection.
+        client_timeout: Duration = 75.0, min 0.1;
+        /// Requests to the engine at one time; a further one gets 503.
+        max_in_flight: u32 = 10000, min 1.0;
         /// How long open requests may go on after a signal to stop.
         drain_timeout: Duration = 10.0, min 0.0;
     }

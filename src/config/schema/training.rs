@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{Table, choice, section};
+use crate::domain::TrainingMode;
 
 choice! {
     /// Where training steps run.
@@ -15,11 +16,26 @@ choice! {
     }
 }
 
+choice! {
+    /// What may start a training step.
+    pub TrainingModeChoice {
+        /// The recipe's batching.
+        Auto = "auto",
+        /// A queued instruction only.
+        Manual = "manual",
+        /// Instructions first, else as auto.
+        Hybrid = "hybrid",
+    }
+}
+
 section! {
     /// Where and how training steps run.
     pub Training in "training" {
         /// Drive training inside `reef serve`; `reef train` drives it otherwise.
         enabled: bool = true;
+        /// What may start a training step in a new scenario: `auto` (the recipe's batching), `manual` (an instruction) or
+        /// `hybrid` (both).
+        mode: TrainingModeChoice = "auto";
         /// Where steps run.
         backend: TrainingBackend = "torch";
         /// Longest wait for the backend to start.
@@ -38,5 +54,16 @@ section! {
         options: Table = {};
         /// Values handed to the training program as they are.
         config: Table = {};
+    }
+}
+
+impl Training {
+    /// The mode of new scenarios.
+    pub fn mode(&self) -> TrainingMode {
+        match self.mode {
+            TrainingModeChoice::Auto => TrainingMode::Auto,
+            TrainingModeChoice::Manual => TrainingMode::Manual,
+            TrainingModeChoice::Hybrid => TrainingMode::Hybrid,
+        }
     }
 }

@@ -1,0 +1,344 @@
+//! `reef doctor`
+
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::{CliError, Context, Exit, format};
+use crate::config::{EngineKind, Settings};
+use crate::experience::{Experience, StoreOptions};
+
+/// Check this machine and this deployment, and say how to fix what is wrong
+///
+/// Exits 2 if a check fails; a warning alone exits 0. Nothing is changed but the store's format, which is brought up to
+/// date as any command that opens it would.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Do not connect to the upstream
+    #[arg(long)]
+    offline: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    Warning,
+    Bad,
+}
+
+struct Finding {
+    check: &'static str,
+    health: Health,
+    detail: String,
+    fix: Option<String>,
+}
+
+fn good(check: &'static str, detail: impl Into<String>) -> Finding {
+    Finding {
+        check,
+        health: Health::Good,
+        detail: detail.into(),
+        fix: None,
+    }
+}
+
+fn bad(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding {
+        check,
+        health: Health::Bad,
+        detail: detail.into(),
+        fix: Some(fix.into()),
+    }
+}
+
+fn warning(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding {
+        health: Health::Warning,
+        ..bad(check, detail, fix)
+    }
+}
+
+pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError> {
+    let settings = context.settings()?;
+    let mut findings = vec![
+        good("configuration", configuration(settings)),
+        git(),
+        git_lfs(),
+        engine(settings),
+        address(settings),
+        open_files(),
+    ];
+    findings.extend(directory(&settings.storage.dir));
+    findings.push(store(&settings.storage.experience_db()));
+    if !args.offline
+        && let Some(finding) = upstream(settings)
+    {
+        findings.push(finding);
+    }
+    show(context, &findings)?;
+    let failed = findings.iter().any(|finding| finding.health == Health::Bad);
+    Ok(if failed { Exit::Usage } else { Exit::Ok })
+}
+
+fn show(context: &Context, findings: &[Finding]) -> Result<(), CliError> {
+    let output = context.output();
+    let word = |health| match health {
+        Health::Good => "ok",
+        Health::Warning => "warning",
+        Health::Bad => "failed",
+    };
+    if output.json() {
+        let checks: Vec<_> = findings
+            .iter()
+            .map(|finding| {
+                json!({
+                    "check": finding.check,
+                    "status": word(finding.health),
+                    "detail": finding.detail,
+                    "fix": finding.fix,
+                })
+            })
+            .collect();
+        return output.object("doctor", &json!({"checks": checks}));
+    }
+    for finding in findings {
+        output.line(&format!(
+            "{:<8} {:<14} {}",
+            word(finding.health),
+            finding.check,
+            finding.detail
+        ))?;
+        if let Some(fix) = &finding.fix {
+            output.line(&format!("{:<23} fix: {fix}", ""))?;
+        }
+    }
+    Ok(())
+}
+
+fn configuration(settings: &Settings) -> String {
+    match &settings.file {
+        Some(file) => format!("{} is valid", file.display()),
+        None => "no file; flags, environment and defaults".to_owned(),
+    }
+}
+
+/// What a program answers to a question about its version.
+fn version_of(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .next()?
+        .trim()
+        .to_owned();
+    output.status.success().then_some(text)
+}
+
+fn git() -> Finding {
+    match version_of("git", &["--version"]) {
+        Some(version) => good("git", version),
+        None => bad(
+            "git",
+            "git is not installed; releases are kept in a git repository",
+            "install it: apt-get install git",
+        ),
+    }
+}
+
+fn git_lfs() -> Finding {
+    match version_of("git-lfs", &["version"]) {
+        Some(version) => good("git-lfs", version),
+        None => bad(
+            "git-lfs",
+            "git-lfs is not installed; weights are kept as LFS objects",
+            "install it: apt-get install git-lfs",
+        ),
+    }
+}
+
+fn engine(settings: &Settings) -> Finding {
+    let wanted = settings.inference.engine() == EngineKind::Torch;
+    if !cfg!(feature = "torch") {
+        return if wanted {
+            bad(
+                "engine",
+                "this build has no embedded engine, but inference.model-path names a model",
+                "build with the feature: ./scripts/setup.sh && cargo build --release",
+            )
+        } else {
+            good("engine", "upstream; this build has no embedded engine")
+        };
+    }
+    match &settings.inference.model_path {
+        Some(path) if wanted && !path.exists() => bad(
+            "engine",
+            format!("the model {} does not exist", path.display()),
+            "correct inference.model-path, or import a model with reef model import",
+        ),
+        Some(path) if wanted => good("engine", format!("embedded, model {}", path.display())),
+        _ => good("engine", "upstream; the embedded engine is in this build"),
+    }
+}
+
+fn address(settings: &Settings) -> Finding {
+    let (host, port) = (settings.reef.host.as_str(), settings.reef.port);
+    let shown = format!("{host}:{port}");
+    let loopback = (host, port)
+        .to_socket_addrs()
+        .is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()));
+    if !loopback && settings.tokens().is_empty() && !settings.reef.allow_open {
+        return bad(
+            "address",
+            format!("{shown} is reachable from other machines and no token is set"),
+            "set reef.tokens, listen on 127.0.0.1, or set reef.allow-open",
+        );
+    }
+    match TcpListener::bind((host, port)) {
+        Ok(_) => good("address", format!("{shown} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => warning(
+            "address",
+            format!("{shown} is in use, perhaps by a running reef serve"),
+            "stop that process, or set reef.port",
+        ),
+        Err(error) => bad(
+            "address",
+            format!("cannot listen on {shown}: {error}"),
+            "correct reef.host and reef.port",
+        ),
+    }
+}
+
+/// Every open stream holds two sockets.
+fn open_files() -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limit.current {
+        Some(files) if files < 4096 => warning(
+            "open files",
+            format!("this process may open {files} files; each open stream needs two"),
+            "raise the limit: ulimit -n 65536",
+        ),
+        Some(files) => good("open files", format!("up to {files}")),
+        None => good("open files", "no limit"),
+    }
+}
+
+fn directory(dir: &Path) -> Vec<Finding> {
+    let check = "directory";
+    // The nearest directory that exists says whether the rest can be made.
+    let there = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let probe = there.join(format!(".reef-doctor-{}", crate::sys::random::hex_token()));
+    let started = Instant::now();
+    let written = crate::sys::durable::write(&probe, &[0; 4096]);
+    let took = started.elapsed();
+    // Nothing depends on it being gone.
+    let _ignored = std::fs::remove_file(&probe);
+    if let Err(error) = written {
+        return vec![bad(
+            check,
+            format!("cannot write to {}: {error}", there.display()),
+            "give write permission, or another directory with --dir or storage.dir",
+        )];
+    }
+    let mut findings = vec![good(check, format!("{} is writable", dir.display()))];
+    if took > Duration::from_millis(50) {
+        findings.push(warning(
+            "disk speed",
+            format!("making one small file durable took {} ms", took.as_millis()),
+            "keep storage.dir on a local disk; every receipt waits for it",
+        ));
+    }
+    findings.extend(file_system(there));
+    findings
+}
+
+fn file_system(path: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Ok(space) = rustix::fs::statvfs(path) {
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        let detail = format!("{} free", format::bytes(free));
+        let fix = "free some space, or lower storage.retention-max-bytes";
+        findings.push(match free {
+            0..0x0400_0000 => bad("disk space", detail, fix),
+            0x0400_0000..0x8000_0000 => warning("disk space", detail, fix),
+            _ => good("disk space", detail),
+        });
+    }
+    // SQLite's shared memory and locks are not reliable on these.
+    const NETWORK: [(i64, &str); 4] = [
+        (0x6969, "NFS"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB2"),
+        (0x0102_1997, "9P"),
+    ];
+    if let Ok(kind) = rustix::fs::statfs(path) {
+        let magic = i64::from(kind.f_type) & 0xffff_ffff;
+        if let Some((_, name)) = NETWORK.iter().find(|(number, _)| *number == magic) {
+            findings.push(bad(
+                "file system",
+                format!(
+                    "{} is on {name}, where SQLite cannot lock files reliably",
+                    path.display()
+                ),
+                "keep storage.dir on a local disk",
+            ));
+        }
+    }
+    findings
+}
+
+fn store(path: &Path) -> Finding {
+    if !path.exists() {
+        return good("store", "none yet; reef serve creates it");
+    }
+    let opened = Experience::open(path, StoreOptions::default()).and_then(|store| {
+        let stats = store.stats(None)?;
+        Ok(stats.values().map(|stats| stats.exchanges + stats.reports).sum::<u64>())
+    });
+    match opened {
+        Ok(records) => good("store", format!("{} with {records} records", path.display())),
+        Err(error) => {
+            let error = CliError::from(error);
+            let cause = error
+                .causes()
+                .first()
+                .map(|cause| format!(": {cause}"))
+                .unwrap_or_default();
+            bad(
+                "store",
+                format!("{error}{cause}"),
+                "restore experience.db from a backup, or start with another --dir",
+            )
+        }
+    }
+}
+
+/// Only whether something listens: a request could cost money.
+fn upstream(settings: &Settings) -> Option<Finding> {
+    let url = settings.inference.upstream_url.as_ref()?;
+    let uri: http::Uri = url.parse().ok()?;
+    let host = uri.host()?.trim_matches(['[', ']']);
+    let port = uri
+        .port_u16()
+        .unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
+    let fix = "is the provider running there? correct inference.upstream-url otherwise";
+    let addresses = match (host, port).to_socket_addrs() {
+        Ok(addresses) => addresses,
+        Err(error) => return Some(bad("upstream", format!("{host} has no address: {error}"), fix)),
+    };
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(3)) {
+            Ok(_) => return Some(good("upstream", format!("{host}:{port} accepts connections"))),
+            Err(error) => last = Some(error),
+        }
+    }
+    let reason = last.map_or_else(|| "no address".to_owned(), |error| error.to_string());
+    Some(bad(
+        "upstream",
+        format!("{host}:{port} does not accept connections: {reason}"),
+        fix,
+    ))
+}
