@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::body::{self, EncodedBodies};
 use super::canonical::{self, FieldHash};
 use super::error::{Doing, ReferenceFault, StoreError};
+use super::records::RecordRow;
 use super::tally::{self, name};
 use super::writer::{WriteTx, release_text};
 use crate::domain::{NewExchange, NewReport, RecordId, RequestType, ScenarioName, Tags};
@@ -59,8 +60,10 @@ pub(super) struct Prepared {
     pub references: Vec<RecordId>,
     release: Option<String>,
     meta: Meta,
-    bodies: EncodedBodies,
+    /// `None` for a record that comes from an export made after its bodies were dropped.
+    bodies: Option<EncodedBodies>,
     body_bytes: usize,
+    pruned_us: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -77,12 +80,17 @@ struct Meta {
     output_tokens: Option<u64>,
     score: Option<f64>,
     eligible: bool,
+    has_capture: bool,
 }
 
 impl Prepared {
     /// What it holds in memory while it waits.
     pub(super) fn bytes(&self) -> usize {
-        self.bodies.stored_bytes() + 512
+        self.stored_bytes() + 512
+    }
+
+    fn stored_bytes(&self) -> usize {
+        self.bodies.as_ref().map_or(0, EncodedBodies::stored_bytes)
     }
 
     /// `created_us`: when it happened, if not at the start its timings name.
@@ -119,14 +127,16 @@ impl Prepared {
                 output_tokens: usage.and_then(|u| u.output_tokens),
                 score: None,
                 eligible: true,
+                has_capture: capture.is_some(),
             },
-            bodies: EncodedBodies {
+            bodies: Some(EncodedBodies {
                 request: body::encode(&exchange.request),
                 response: Some(body::encode(&exchange.response)),
                 turn: Some(body::encode(&turn)),
                 capture: capture.as_deref().map(body::encode),
-            },
+            }),
             body_bytes,
+            pruned_us: None,
         })
     }
 
@@ -176,6 +186,38 @@ impl Prepared {
         )
     }
 
+    /// A record whose bodies are gone: its identity is the one it had.
+    pub(super) fn without_bodies(row: RecordRow) -> Result<Self, StoreError> {
+        let served = row.kind == RequestType::Inference;
+        Ok(Self {
+            content: row.content_sha256,
+            created_us: row.created_us,
+            references: row.references,
+            release: row.release.as_ref().map(release_text).transpose()?,
+            meta: Meta {
+                route: row.route.map(crate::domain::Route::path),
+                status: row.status,
+                streamed: served.then_some(row.streamed),
+                tags: tags_text(&row.tags)?,
+                first_byte_us: served.then_some(row.timings.first_byte_us),
+                total_us: served.then_some(row.timings.total_us),
+                model: row.model,
+                stop_reason: row.stop_reason,
+                input_tokens: row.input_tokens,
+                output_tokens: row.output_tokens,
+                score: row.score,
+                eligible: row.eligible,
+                has_capture: row.has_capture,
+            },
+            bodies: None,
+            body_bytes: usize::try_from(row.body_bytes).unwrap_or(usize::MAX),
+            pruned_us: Some(row.pruned_us.unwrap_or_else(clock::now_us)),
+            id: row.id,
+            scenario: row.scenario,
+            kind: row.kind,
+        })
+    }
+
     fn json(id: RecordId, scenario: ScenarioName, kind: RequestType, payload: &Value, created_us: Option<i64>) -> Self {
         let canonical = canonical::bytes(payload);
         // The body keeps the order of keys the sender chose; only the identity is canonical.
@@ -193,10 +235,11 @@ impl Prepared {
                 ..Meta::default()
             },
             body_bytes: text.len(),
-            bodies: EncodedBodies {
+            bodies: Some(EncodedBodies {
                 request: body::encode(&text),
                 ..EncodedBodies::default()
-            },
+            }),
+            pruned_us: None,
         }
     }
 
@@ -263,8 +306,9 @@ impl Prepared {
         conn.prepare_cached(
             "INSERT INTO record (record_id, scenario_id, kind, content_sha256, created_us, stored_us, route, frozen_id,
                  status, streamed, tags, first_byte_us, total_us, model, stop_reason, input_tokens, output_tokens,
-                 has_capture, score, eligible, body_bytes, stored_bytes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
+                 has_capture, score, eligible, body_bytes, stored_bytes, pruned_us)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+                 ?23)",
         )
         .and_then(|mut statement| {
             statement.execute(params![
@@ -285,28 +329,31 @@ impl Prepared {
                 meta.stop_reason,
                 meta.input_tokens.map(clamp),
                 meta.output_tokens.map(clamp),
-                self.bodies.capture.is_some(),
+                meta.has_capture,
                 meta.score,
                 meta.eligible,
                 self.body_bytes as i64,
-                self.bodies.stored_bytes() as i64,
+                self.stored_bytes() as i64,
+                self.pruned_us,
             ])
         })
         .doing("storing a record")?;
         let sequence = conn.last_insert_rowid();
-        conn.prepare_cached(
-            "INSERT INTO body (sequence, request, response, turn, capture) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                sequence,
-                self.bodies.request,
-                self.bodies.response,
-                self.bodies.turn,
-                self.bodies.capture
-            ])
-        })
-        .doing("storing a body")?;
+        if let Some(bodies) = &self.bodies {
+            conn.prepare_cached(
+                "INSERT INTO body (sequence, request, response, turn, capture) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )
+            .and_then(|mut statement| {
+                statement.execute(params![
+                    sequence,
+                    bodies.request,
+                    bodies.response,
+                    bodies.turn,
+                    bodies.capture
+                ])
+            })
+            .doing("storing a body")?;
+        }
         Ok(sequence)
     }
 
@@ -328,8 +375,12 @@ impl Prepared {
     fn count(&self, tx: &mut WriteTx<'_>, scenario_id: i64) {
         let mut add = |name, value: f64| tx.tallies.add(scenario_id, name, value);
         add(tally::of_kind(self.kind), 1.0);
-        add(name::BODY_BYTES, self.body_bytes as f64);
-        add(name::STORED_BYTES, self.bodies.stored_bytes() as f64);
+        if self.bodies.is_some() {
+            add(name::BODY_BYTES, self.body_bytes as f64);
+            add(name::STORED_BYTES, self.stored_bytes() as f64);
+        } else {
+            add(name::PRUNED_RECORDS, 1.0);
+        }
         add(name::INPUT_TOKENS, self.meta.input_tokens.unwrap_or(0) as f64);
         add(name::OUTPUT_TOKENS, self.meta.output_tokens.unwrap_or(0) as f64);
         if let Some(score) = self.meta.score {

@@ -163,7 +163,7 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn read_capture(bytes: &[u8]) -> Result<TokenCapture, StoreError> {
+pub(super) fn read_capture(bytes: &[u8]) -> Result<TokenCapture, StoreError> {
     let mut reader = Reader { rest: bytes };
     if reader.take(1)? != [1] {
         return Err(StoreError::damaged("a token capture of unknown version"));

@@ -96,6 +96,15 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// One of several writes that go together was refused, and so all were.
+    #[error("item {index}: {source}")]
+    Item {
+        /// Which, from 0.
+        index: usize,
+        /// Why.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// Stored bytes cannot be read back.
     #[error("the experience store holds damaged data: {what}")]
     Damaged {
@@ -150,6 +159,7 @@ impl StoreError {
             Self::UnknownScenario { .. } => ErrorClass::NotFound,
             Self::Conflict { .. } | Self::Consumed { .. } => ErrorClass::Conflict,
             Self::Busy { .. } => ErrorClass::Busy,
+            Self::Item { source, .. } => source.class(),
             Self::Open { .. }
             | Self::NotAStore { .. }
             | Self::Newer { .. }
@@ -157,6 +167,10 @@ impl StoreError {
             | Self::Closed
             | Self::Damaged { .. } => ErrorClass::Failed,
         }
+    }
+
+    pub(super) fn invalid(what: impl std::fmt::Display) -> Self {
+        Self::Invalid { what: what.to_string() }
     }
 
     pub(super) fn damaged(what: impl std::fmt::Display) -> Self {

@@ -54,6 +54,8 @@ pub struct RecordRow {
     pub body_bytes: u64,
     /// When retention dropped the bodies.
     pub pruned_us: Option<i64>,
+    /// The identity of its content.
+    pub content_sha256: [u8; 32],
 }
 
 /// A record with its bodies; without them once retention has dropped them.
@@ -94,7 +96,7 @@ pub struct RecordQuery {
 
 const COLUMNS: &str = "r.sequence, r.record_id, s.name, r.kind, r.created_us, r.stored_us, f.json, r.route, r.status,
      r.streamed, r.tags, r.first_byte_us, r.total_us, r.model, r.stop_reason, r.input_tokens, r.output_tokens,
-     r.has_capture, r.score, r.eligible, r.body_bytes, r.pruned_us";
+     r.has_capture, r.score, r.eligible, r.body_bytes, r.pruned_us, r.content_sha256";
 const TABLES: &str = "record r JOIN scenario s ON s.scenario_id = r.scenario_id
      LEFT JOIN frozen_release f ON f.frozen_id = r.frozen_id";
 const DOING: &str = "reading records";
@@ -120,6 +122,7 @@ struct Raw {
     eligible: bool,
     body_bytes: i64,
     pruned_us: Option<i64>,
+    content_sha256: [u8; 32],
 }
 
 impl Raw {
@@ -144,6 +147,7 @@ impl Raw {
             eligible: row.get(19)?,
             body_bytes: row.get(20)?,
             pruned_us: row.get(21)?,
+            content_sha256: row.get(22)?,
         })
     }
 
@@ -187,6 +191,7 @@ impl Raw {
             eligible: self.eligible,
             body_bytes: unsigned(self.body_bytes),
             pruned_us: self.pruned_us,
+            content_sha256: self.content_sha256,
         })
     }
 }

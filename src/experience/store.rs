@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::append::{Appended, NewInstruction, Prepared};
+use super::consumption::{self, Consumed, Consumption};
 use super::error::StoreError;
 use super::health::{Gauges, Health, StoreMetrics};
 use super::interruptions::Interruption;
@@ -18,7 +19,7 @@ use super::scenarios::{self, Scenario, ScenarioCreated};
 use super::schema::{self, Create};
 use super::tally::{self, Stats};
 use super::writer::{self, Care, Queue, QueueLimits, WriteTx};
-use crate::domain::{FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
+use crate::domain::{BatchId, FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
 
 /// From this size on, hashing and compressing leave the asynchronous threads.
 const PREPARE_APART: usize = 64 * 1024;
@@ -146,6 +147,15 @@ impl Experience {
         .await
     }
 
+    /// Marks records as used by a batch; returns how many were not marked before. Repeating it for the same batch changes
+    /// nothing, a record of another batch refuses the whole.
+    pub async fn consume(&self, consumption: Consumption) -> Result<usize, StoreError> {
+        self.write(Care::ChecksFirst, 64 * consumption.records.len(), move |tx| {
+            consumption::consume(tx, &consumption)
+        })
+        .await
+    }
+
     /// Creates a scenario, or returns the one that has the name.
     pub async fn scenario_create(
         &self,
@@ -222,6 +232,18 @@ impl Experience {
     /// The reports on an exchange, oldest first.
     pub fn reports_on(&self, scenario: &ScenarioName, id: &RecordId) -> Result<Vec<Record>, StoreError> {
         self.inner.readers.read(|conn| records::reports_on(conn, scenario, id))
+    }
+
+    /// The batches that used a record.
+    pub fn consumed_by(&self, scenario: &ScenarioName, id: &RecordId) -> Result<Vec<Consumed>, StoreError> {
+        self.inner
+            .readers
+            .read(|conn| consumption::of_record(conn, scenario, id))
+    }
+
+    /// The records a batch used, in order of arrival.
+    pub fn batch_records(&self, batch: &BatchId) -> Result<Vec<RecordId>, StoreError> {
+        self.inner.readers.read(|conn| consumption::of_batch(conn, batch))
     }
 
     /// Counts of each active scenario, or of one.

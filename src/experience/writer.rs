@@ -4,6 +4,7 @@
 //! then gets [`StoreError::Busy`]; nothing is ever dropped silently.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -214,8 +215,10 @@ pub(super) fn start(
     gauges: Arc<Gauges>,
 ) -> std::io::Result<(Queue, std::thread::JoinHandle<()>)> {
     let (sender, receiver) = mpsc::channel(limits.writes.max(1));
+    let inode = std::fs::metadata(&path)?.ino();
     let writer = Writer {
         conn: Some(conn),
+        inode,
         path,
         busy_timeout,
         cache: Cache::default(),
@@ -236,6 +239,8 @@ pub(super) fn start(
 struct Writer {
     /// `None` after a failure: the next transaction opens a new one.
     conn: Option<Connection>,
+    /// The file that was opened; another one at its path is not the same store.
+    inode: u64,
     path: PathBuf,
     busy_timeout: Duration,
     cache: Cache,
@@ -293,11 +298,24 @@ impl Writer {
         }
     }
 
+    /// SQLite would go on writing to a file that was deleted or replaced, and every receipt for it would be a lie.
+    fn still_there(&self) -> Result<(), StoreError> {
+        let lost = match std::fs::metadata(&self.path) {
+            Ok(metadata) if metadata.ino() == self.inode => return Ok(()),
+            Ok(_) => std::io::Error::other("the file was replaced by another; restart reef"),
+            Err(error) => error,
+        };
+        Err(StoreError::Open {
+            path: self.path.clone(),
+            source: Arc::new(lost),
+        })
+    }
+
     /// One transaction with all jobs; for each, the typed error that refused it, if any.
     fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Vec<Option<StoreError>>, Failure> {
         self.cache.scenarios.clear();
+        self.still_there().map_err(Failure::Store)?;
         if self.conn.is_none() {
-            // Never create: an empty store in the place of a lost one would answer every retry wrongly.
             let conn = schema::connect(&self.path, Create::No, self.busy_timeout).map_err(Failure::Store)?;
             self.conn = Some(conn);
         }

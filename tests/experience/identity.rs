@@ -1,88 +1,12 @@
-//! The experience store through its door: identity, references, durability, retention.
+//! Who is who: retries, conflicts, references, pages, scenarios.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a failed test may panic"
-)]
-
-use std::path::Path;
-
-use bytes::Bytes;
-use reef::domain::{NewExchange, NewReport, RecordId, Route, ScenarioName, Tags, Timings, TrainingMode, Turn};
+use reef::domain::{NewReport, RequestType, Route, TrainingMode};
 use reef::experience::{
-    ErrorClass, Experience, Health, Insertion, Interruption, InterruptionReason, Order, RecordQuery, ReferenceFault,
-    StoreError, StoreOptions,
+    ErrorClass, Health, Insertion, Interruption, InterruptionReason, Order, RecordQuery, ReferenceFault,
 };
 use serde_json::{Map, Value, json};
 
-fn scenario(name: &str) -> ScenarioName {
-    ScenarioName::new(name).unwrap()
-}
-
-fn id(text: &str) -> RecordId {
-    RecordId::new(text).unwrap()
-}
-
-fn exchange(name: &str, receipt: &str, text: &str) -> NewExchange {
-    NewExchange {
-        id: id(receipt),
-        scenario: scenario(name),
-        route: Some(Route::ChatCompletions),
-        release: None,
-        request: Bytes::from(format!(
-            "{{\"messages\": [{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
-        )),
-        response: Bytes::from(format!("{{\"choices\":[{{\"message\":{{\"content\":\"{text}!\"}}}}]}}")),
-        streamed: false,
-        status: 200,
-        turn: Turn {
-            text: format!("{text}!"),
-            ..Turn::default()
-        },
-        tags: Tags::from([("session".to_owned(), "s1".to_owned())]),
-        timings: Timings {
-            started_us: 1_700_000_000_000_000,
-            first_byte_us: 10,
-            total_us: 20,
-        },
-        capture: None,
-    }
-}
-
-fn report(name: &str, report_id: &str, score: f64, references: &[&str]) -> NewReport {
-    NewReport {
-        id: id(report_id),
-        scenario: scenario(name),
-        score: Some(score),
-        feedback: None,
-        references: references.iter().map(|r| id(r)).collect(),
-        metadata: Map::new(),
-    }
-}
-
-fn open(dir: &Path) -> Experience {
-    Experience::open(&dir.join("experience.db"), StoreOptions::default()).unwrap()
-}
-
-async fn store_with(dir: &Path, names: &[&str]) -> Experience {
-    let store = open(dir);
-    for name in names {
-        store
-            .scenario_create(scenario(name), TrainingMode::Auto, Map::new())
-            .await
-            .unwrap();
-    }
-    store
-}
-
-fn fault(error: StoreError) -> (usize, ReferenceFault) {
-    match error {
-        StoreError::Reference { position, fault, .. } => (position, fault),
-        other => panic!("not a reference error: {other}"),
-    }
-}
+use super::{all, exchange, fault, id, open, report, scenario, store_with};
 
 #[tokio::test]
 async fn what_is_appended_is_read_back_exactly_also_after_reopening() {
@@ -102,24 +26,10 @@ async fn what_is_appended_is_read_back_exactly_also_after_reopening() {
         assert_eq!(record.row.timings, given.timings);
         assert_eq!(record.row.route, given.route);
     }
-    let before = store
-        .records(&RecordQuery {
-            limit: 10,
-            ..RecordQuery::default()
-        })
-        .unwrap();
+    let before = all(&store);
     assert_eq!(before.len(), 2);
     drop(store);
-    let after = open(dir.path());
-    assert_eq!(
-        after
-            .records(&RecordQuery {
-                limit: 10,
-                ..RecordQuery::default()
-            })
-            .unwrap(),
-        before
-    );
+    assert_eq!(all(&open(dir.path())), before);
 }
 
 #[tokio::test]
@@ -259,7 +169,7 @@ async fn pages_go_both_ways_and_filter() {
         ["p", "a9", "a8"]
     );
     let reports = RecordQuery {
-        kind: Some(reef::domain::RequestType::Report),
+        kind: Some(RequestType::Report),
         ..of_a.clone()
     };
     let rows = store.records(&reports).unwrap();

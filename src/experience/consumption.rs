@@ -1,0 +1,161 @@
+//! Which batch used which record. A record feeds at most one batch of each consumer, for ever.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::error::{Doing, StoreError};
+use super::tally::name;
+use super::writer::WriteTx;
+use crate::domain::{BatchId, RecordId, ScenarioName};
+use crate::sys::clock;
+
+/// Records used up by one batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumption {
+    /// The scenario.
+    pub scenario: ScenarioName,
+    /// Whose batch: the trainer of one component. Each consumes by itself.
+    pub consumer: String,
+    /// The batch.
+    pub batch: BatchId,
+    /// The step it became, if one.
+    pub step: Option<u64>,
+    /// What became of it (`committed`, `rejected`, `stale`, …).
+    pub outcome: String,
+    /// The records, in any number.
+    pub records: Vec<RecordId>,
+}
+
+/// One use of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumed {
+    /// Whose batch.
+    pub consumer: String,
+    /// The batch.
+    pub batch: BatchId,
+    /// The step it became, if one.
+    pub step: Option<u64>,
+    /// What became of it.
+    pub outcome: String,
+    /// When, microseconds since the Unix epoch.
+    pub at_us: i64,
+}
+
+/// Marks the records; returns how many were not marked before. Repeating it for the same batch changes nothing; a record
+/// of another batch refuses the whole. For use inside a larger transaction as well.
+pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result<usize, StoreError> {
+    let doing = "marking records as consumed";
+    let scenario_id = tx.scenario_id(&consumption.scenario)?;
+    let mut sequences = Vec::with_capacity(consumption.records.len());
+    // Statement by statement: a list of any length, and no limit on variables.
+    let mut lookup = tx
+        .conn
+        .prepare_cached(
+            "SELECT r.sequence, c.batch_id FROM record r
+             LEFT JOIN consumption c ON c.record_sequence = r.sequence AND c.consumer = ?3
+             WHERE r.record_id = ?1 AND r.scenario_id = ?2",
+        )
+        .doing(doing)?;
+    for id in &consumption.records {
+        let found: Option<(i64, Option<String>)> = lookup
+            .query_row(params![id.as_str(), scenario_id, consumption.consumer], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .optional()
+            .doing(doing)?;
+        match found {
+            None => {
+                return Err(StoreError::invalid(format_args!(
+                    "record {id} is not in scenario {}, so no batch can consume it",
+                    consumption.scenario
+                )));
+            }
+            Some((_, Some(batch))) if batch != consumption.batch.as_str() => {
+                return Err(StoreError::Consumed {
+                    id: id.clone(),
+                    batch: BatchId::new(batch).map_err(StoreError::damaged)?,
+                });
+            }
+            Some((_, Some(_))) => {}
+            Some((sequence, None)) => sequences.push(sequence),
+        }
+    }
+    let mut insert = tx
+        .conn
+        .prepare_cached(
+            "INSERT INTO consumption (record_sequence, consumer, batch_id, step, outcome, at_us)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
+        )
+        .doing(doing)?;
+    let now = clock::now_us();
+    let step = consumption.step.map(|step| i64::try_from(step).unwrap_or(i64::MAX));
+    let mut marked = 0;
+    for sequence in sequences {
+        marked += insert
+            .execute(params![
+                sequence,
+                consumption.consumer,
+                consumption.batch.as_str(),
+                step,
+                consumption.outcome,
+                now
+            ])
+            .doing(doing)?;
+    }
+    tx.tallies.add(scenario_id, name::CONSUMED, marked as f64);
+    Ok(marked)
+}
+
+/// The records of a batch in order of arrival.
+pub(super) fn of_batch(conn: &Connection, batch: &BatchId) -> Result<Vec<RecordId>, StoreError> {
+    let doing = "reading a batch's records";
+    let mut statement = conn
+        .prepare_cached(
+            "SELECT r.record_id FROM consumption c JOIN record r ON r.sequence = c.record_sequence
+             WHERE c.batch_id = ?1 ORDER BY r.sequence",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map([batch.as_str()], |row| row.get::<_, String>(0))
+        .doing(doing)?;
+    rows.map(|id| RecordId::new(id.doing(doing)?).map_err(StoreError::damaged))
+        .collect()
+}
+
+/// The batches that used a record.
+pub(super) fn of_record(
+    conn: &Connection,
+    scenario: &ScenarioName,
+    id: &RecordId,
+) -> Result<Vec<Consumed>, StoreError> {
+    let doing = "reading a record's batches";
+    let mut statement = conn
+        .prepare_cached(
+            "SELECT c.consumer, c.batch_id, c.step, c.outcome, c.at_us FROM record r
+             JOIN scenario s ON s.scenario_id = r.scenario_id AND s.archived_us IS NULL
+             JOIN consumption c ON c.record_sequence = r.sequence
+             WHERE r.record_id = ?1 AND s.name = ?2 ORDER BY c.at_us, c.consumer",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map(params![id.as_str(), scenario.as_str()], |row| {
+            Ok((
+                row.get::<_, String>(0)?,
+                row.get::<_, String>(1)?,
+                row.get::<_, Option<i64>>(2)?,
+                row.get::<_, String>(3)?,
+                row.get::<_, i64>(4)?,
+            ))
+        })
+        .doing(doing)?;
+    rows.map(|row| {
+        let (consumer, batch, step, outcome, at_us) = row.doing(doing)?;
+        Ok(Consumed {
+            consumer,
+            batch: BatchId::new(batch).map_err(StoreError::damaged)?,
+            step: step.and_then(|step| u64::try_from(step).ok()),
+            outcome,
+            at_us,
+        })
+    })
+    .collect()
+}
