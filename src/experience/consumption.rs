@@ -40,12 +40,32 @@ pub struct Consumed {
     pub at_us: i64,
 }
 
-/// Marks the records; returns how many were not marked before. Repeating it for the same batch changes nothing; a record
-/// of another batch refuses the whole. For use inside a larger transaction as well.
 pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result<usize, StoreError> {
-    let doing = "marking records as consumed";
     let scenario_id = tx.scenario_id(&consumption.scenario)?;
-    let mut sequences = Vec::with_capacity(consumption.records.len());
+    let marks = Marks {
+        consumer: &consumption.consumer,
+        batch: &consumption.batch,
+        step: consumption.step,
+        outcome: &consumption.outcome,
+        records: &consumption.records,
+    };
+    mark(tx, scenario_id, &marks)
+}
+
+/// What marks records as consumed.
+pub(super) struct Marks<'a> {
+    pub consumer: &'a str,
+    pub batch: &'a BatchId,
+    pub step: Option<u64>,
+    pub outcome: &'a str,
+    pub records: &'a [RecordId],
+}
+
+/// Marks the records; returns how many were not marked before. Repeating it for the same batch changes nothing; a record
+/// of another batch, or none at all, refuses the whole before anything is marked.
+pub(super) fn mark(tx: &mut WriteTx<'_>, scenario_id: i64, marks: &Marks<'_>) -> Result<usize, StoreError> {
+    let doing = "marking records as consumed";
+    let mut sequences = Vec::with_capacity(marks.records.len());
     // Statement by statement: a list of any length, and no limit on variables.
     let mut lookup = tx
         .conn
@@ -55,9 +75,9 @@ pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result
              WHERE r.record_id = ?1 AND r.scenario_id = ?2",
         )
         .doing(doing)?;
-    for id in &consumption.records {
+    for id in marks.records {
         let found: Option<(i64, Option<String>)> = lookup
-            .query_row(params![id.as_str(), scenario_id, consumption.consumer], |row| {
+            .query_row(params![id.as_str(), scenario_id, marks.consumer], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })
             .optional()
@@ -65,11 +85,11 @@ pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result
         match found {
             None => {
                 return Err(StoreError::invalid(format_args!(
-                    "record {id} is not in scenario {}, so no batch can consume it",
-                    consumption.scenario
+                    "record {id} is not in the scenario of batch {}, which names it",
+                    marks.batch
                 )));
             }
-            Some((_, Some(batch))) if batch != consumption.batch.as_str() => {
+            Some((_, Some(batch))) if batch != marks.batch.as_str() => {
                 return Err(StoreError::Consumed {
                     id: id.clone(),
                     batch: BatchId::new(batch).map_err(StoreError::damaged)?,
@@ -87,38 +107,22 @@ pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result
         )
         .doing(doing)?;
     let now = clock::now_us();
-    let step = consumption.step.map(|step| i64::try_from(step).unwrap_or(i64::MAX));
+    let step = marks.step.map(|step| i64::try_from(step).unwrap_or(i64::MAX));
     let mut marked = 0;
     for sequence in sequences {
         marked += insert
             .execute(params![
                 sequence,
-                consumption.consumer,
-                consumption.batch.as_str(),
+                marks.consumer,
+                marks.batch.as_str(),
                 step,
-                consumption.outcome,
+                marks.outcome,
                 now
             ])
             .doing(doing)?;
     }
     tx.tallies.add(scenario_id, name::CONSUMED, marked as f64);
     Ok(marked)
-}
-
-/// The records of a batch in order of arrival.
-pub(super) fn of_batch(conn: &Connection, batch: &BatchId) -> Result<Vec<RecordId>, StoreError> {
-    let doing = "reading a batch's records";
-    let mut statement = conn
-        .prepare_cached(
-            "SELECT r.record_id FROM consumption c JOIN record r ON r.sequence = c.record_sequence
-             WHERE c.batch_id = ?1 ORDER BY r.sequence",
-        )
-        .doing(doing)?;
-    let rows = statement
-        .query_map([batch.as_str()], |row| row.get::<_, String>(0))
-        .doing(doing)?;
-    rows.map(|id| RecordId::new(id.doing(doing)?).map_err(StoreError::damaged))
-        .collect()
 }
 
 /// The batches that used a record.

@@ -5,10 +5,10 @@ use rusqlite::{OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::consumption::{self, Marks};
 use super::error::{Doing, StoreError};
 use super::releases::{self, ReleaseRow, ReleaseState};
 use super::store::Experience;
-use super::tally;
 use super::writer::{Care, WriteTx, release_text};
 use crate::domain::{BatchId, ContentKind, FrozenRelease, Operation, RecordId, ReleaseId, ScenarioName, Verdict};
 use crate::sys::clock;
@@ -379,61 +379,12 @@ fn consume(
     outcome: &str,
 ) -> Result<(), StoreError> {
     let Some(batch) = batch else { return Ok(()) };
-    let doing = "marking a batch consumed";
-    let now = clock::now_us();
-    let mut n_marked = 0_u32;
-    {
-        let mut insert = tx
-            .conn
-            .prepare_cached(
-                "INSERT INTO consumption (record_sequence, consumer, batch_id, step, outcome, at_us)
-                 SELECT sequence, ?3, ?4, ?5, ?6, ?7 FROM record WHERE record_id = ?1 AND scenario_id = ?2
-                 ON CONFLICT (record_sequence, consumer) DO NOTHING",
-            )
-            .doing(doing)?;
-        let mut holder = tx
-            .conn
-            .prepare_cached(
-                "SELECT c.batch_id FROM consumption c JOIN record r ON r.sequence = c.record_sequence
-                 WHERE r.record_id = ?1 AND r.scenario_id = ?2 AND c.consumer = ?3",
-            )
-            .doing(doing)?;
-        for id in &batch.records {
-            let marked = insert
-                .execute(params![
-                    id.as_str(),
-                    scenario_id,
-                    batch.consumer,
-                    batch.batch_id.as_str(),
-                    step,
-                    outcome,
-                    now
-                ])
-                .doing(doing)?;
-            if marked == 1 {
-                n_marked += 1;
-                continue;
-            }
-            let by: Option<String> = holder
-                .query_row(params![id.as_str(), scenario_id, batch.consumer], |row| row.get(0))
-                .optional()
-                .doing(doing)?;
-            match by {
-                Some(other) if other != batch.batch_id.as_str() => {
-                    return Err(StoreError::Consumed {
-                        id: id.clone(),
-                        batch: BatchId::new(other).map_err(StoreError::damaged)?,
-                    });
-                }
-                Some(_) => {}
-                None => {
-                    return Err(StoreError::Invalid {
-                        what: format!("batch {} names record {id}, which is not in the store", batch.batch_id),
-                    });
-                }
-            }
-        }
-    }
-    tx.tallies.add(scenario_id, tally::name::CONSUMED, f64::from(n_marked));
-    Ok(())
+    let marks = Marks {
+        consumer: &batch.consumer,
+        batch: &batch.batch_id,
+        step: Some(step),
+        outcome,
+        records: &batch.records,
+    };
+    consumption::mark(tx, scenario_id, &marks).map(|_| ())
 }

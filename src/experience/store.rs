@@ -19,7 +19,7 @@ use super::scenarios::{self, Scenario, ScenarioCreated};
 use super::schema::{self, Create};
 use super::tally::{self, Stats};
 use super::writer::{self, Care, Queue, QueueLimits, WriteTx};
-use crate::domain::{BatchId, FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
+use crate::domain::{FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
 
 /// From this size on, hashing and compressing leave the asynchronous threads.
 const PREPARE_APART: usize = 64 * 1024;
@@ -239,11 +239,6 @@ impl Experience {
         self.inner
             .readers
             .read(|conn| consumption::of_record(conn, scenario, id))
-    }
-
-    /// The records a batch used, in order of arrival.
-    pub fn batch_records(&self, batch: &BatchId) -> Result<Vec<RecordId>, StoreError> {
-        self.inner.readers.read(|conn| consumption::of_batch(conn, batch))
     }
 
     /// Counts of each active scenario, or of one.

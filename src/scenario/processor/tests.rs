@@ -51,6 +51,7 @@ fn row(name: &str, kind: RequestType, sequence: i64) -> RecordRow {
         eligible: true,
         body_bytes: 0,
         pruned_us: None,
+        content_sha256: [0; 32],
     }
 }
 
