@@ -13,6 +13,7 @@ mod format;
 mod logging;
 mod output;
 mod progress;
+mod publishing;
 mod table;
 
 pub use exit::{EXIT_CODES, Exit};

@@ -50,6 +50,9 @@ pub struct Settlement {
     /// The gate's decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+    /// What the person who published it said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A step that released nothing.
@@ -270,7 +273,7 @@ fn append(
     if let Some(step) = known {
         return Ok(step);
     }
-    releases::insert(tx.conn, scenario_id, release)?;
+    releases::insert(tx.conn, scenario_id, release, settlement.note.as_deref())?;
     let step = next_step(tx, scenario_id)?;
     let outcome = if settlement.held { "held" } else { "released" };
     consume(tx, scenario_id, step, settlement.batch.as_ref(), outcome)?;
@@ -345,11 +348,11 @@ fn insert_step(tx: &WriteTx<'_>, scenario_id: i64, step: &NewStep<'_>) -> Result
     tx.conn
         .prepare_cached(
             "INSERT INTO step (scenario_id, step, release_id, operation, outcome, batch_id, base_release_id,
-                               high_water, metrics, verdict, at_us)
+                               high_water, metrics, reason, verdict, at_us)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,
                      max(coalesce((SELECT high_water FROM step WHERE scenario_id = ?1 AND step = ?2 - 1), 0),
                          coalesce((SELECT max(record_sequence) FROM consumption WHERE batch_id = ?6), 0)),
-                     ?8, ?9, ?10)",
+                     ?8, ?9, ?10, ?11)",
         )
         .and_then(|mut s| {
             s.execute(params![
@@ -361,6 +364,7 @@ fn insert_step(tx: &WriteTx<'_>, scenario_id: i64, step: &NewStep<'_>) -> Result
                 step.batch_id.map(BatchId::as_str),
                 step.base_release_id.map(ReleaseId::as_str),
                 metrics,
+                step.verdict.map(|v| &v.reason),
                 verdict,
                 step.at_us
             ])

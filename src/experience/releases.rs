@@ -90,6 +90,8 @@ pub struct StepRow {
     pub base_release_id: Option<ReleaseId>,
     /// The newest record sequence used so far.
     pub high_water: i64,
+    /// The verdict in a sentence.
+    pub reason: Option<String>,
     /// Figures.
     pub metrics: Map<String, Value>,
     /// When, in microseconds since the Unix epoch.
@@ -252,7 +254,7 @@ fn steps(conn: &Connection, scenario: &ScenarioName, query: &StepQuery) -> Resul
                               AND q.record_id IN (SELECT value FROM json_each(?5)))"
     };
     let sql = format!(
-        "SELECT p.step, p.operation, p.outcome, p.batch_id, p.base_release_id, p.high_water, p.metrics, p.at_us,
+        "SELECT p.step, p.operation, p.outcome, p.batch_id, p.base_release_id, p.high_water, p.metrics, p.at_us, p.reason,
                 {RELEASE_COLUMNS}
          FROM step p JOIN scenario s USING (scenario_id)
          JOIN release r ON r.scenario_id = p.scenario_id AND r.release_id = p.release_id
@@ -288,7 +290,8 @@ fn steps(conn: &Connection, scenario: &ScenarioName, query: &StepQuery) -> Resul
                 serde_json::from_str(&metrics).map_err(StoreError::damaged)?
             },
             at_us: row.get(7).doing(doing)?,
-            release: raw_release(row, 8).doing(doing)?.checked()?,
+            reason: text(8)?,
+            release: raw_release(row, 9).doing(doing)?.checked()?,
         });
     }
     Ok(found)
@@ -352,7 +355,12 @@ fn operation(text: &str) -> Result<Operation, StoreError> {
 }
 
 /// Adds a release; a known one stays as it is.
-pub(super) fn insert(conn: &Connection, scenario_id: i64, release: &ReleaseRow) -> Result<(), StoreError> {
+pub(super) fn insert(
+    conn: &Connection,
+    scenario_id: i64,
+    release: &ReleaseRow,
+    note: Option<&str>,
+) -> Result<(), StoreError> {
     conn.prepare_cached(
         "INSERT INTO release (scenario_id, release_id, parent, content_id, kind, bytes, operation, sequence, target,
                               state, restorable, at_us, note)
@@ -373,7 +381,7 @@ pub(super) fn insert(conn: &Connection, scenario_id: i64, release: &ReleaseRow) 
             release.state.as_str(),
             release.restorable,
             release.at_us,
-            release.note
+            release.note.as_deref().or(note)
         ])
     })
     .doing("indexing a release")?;
@@ -390,7 +398,7 @@ pub(super) fn decide(
 ) -> Result<bool, StoreError> {
     let changed = conn
         .prepare_cached(
-            "UPDATE release SET state = ?3, note = ?4, decided_us = ?5
+            "UPDATE release SET state = ?3, note = coalesce(?4, note), decided_us = ?5
              WHERE scenario_id = ?1 AND release_id = ?2 AND state = 'held'",
         )
         .and_then(|mut s| {

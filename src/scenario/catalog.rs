@@ -51,6 +51,7 @@ pub fn catalog_row(step: &StepRow, head: Option<&ReleaseId>) -> Value {
             "metrics",
             (!step.metrics.is_empty()).then(|| Value::Object(step.metrics.clone())),
         );
+        put("reason", step.reason.as_ref().map(|r| json!(r)));
         put("batch_id", step.batch_id.as_ref().map(|b| json!(b)));
         put("base_release_id", step.base_release_id.as_ref().map(|b| json!(b)));
         put("note", release.note.as_ref().filter(|_| made).map(|n| json!(n)));

@@ -220,6 +220,7 @@ impl Publisher {
         settlement.batch = candidate.batch;
         settlement.metrics = candidate.provenance.metrics.clone();
         settlement.verdict = candidate.provenance.verdict.clone();
+        settlement.note = candidate.provenance.note.clone();
         let mut provenance = candidate.provenance;
         if provenance.code_version.is_none() {
             provenance.code_version = self::provenance().code_version;
@@ -369,6 +370,7 @@ impl Publisher {
             settlement.promotes = Some(target.clone());
         }
         let mut provenance = provenance();
+        settlement.note = note.clone();
         provenance.note = note;
         self.append(Plan {
             scenario: scenario.clone(),
@@ -565,6 +567,7 @@ fn settlement(operation: Operation, expected: Option<ReleaseId>) -> Settlement {
         batch: None,
         metrics: serde_json::Map::new(),
         verdict: None,
+        note: None,
     }
 }
 

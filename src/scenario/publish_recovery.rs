@@ -240,6 +240,7 @@ impl Publisher {
                     batch: None,
                     metrics: news.manifest.provenance.metrics,
                     verdict: news.manifest.provenance.verdict,
+                    note: news.manifest.provenance.note,
                 };
                 (release_row(&news.commit, held, news.restorable), settlement)
             })

@@ -176,17 +176,25 @@ fn create(context: &Context, args: CreateArgs) -> Result<Exit, CliError> {
             (body, None)
         }
         None => {
-            let store = context.store(Store::Create)?;
+            let publisher = context.publisher(Store::Create)?;
+            let seed = context.base_seed()?;
             let mode = args.mode.unwrap_or_default();
             let made = context.block_on(async {
-                Ok(store
-                    .scenario_create(args.name.clone(), mode, serde_json::Map::new())
-                    .await?)
+                publisher.ensure_base(seed).await?;
+                Ok(publisher.create(&args.name, mode, None).await?)
             })?;
-            let scenario = made.scenario;
+            let mode = publisher
+                .experience()
+                .scenario(&args.name)?
+                .map_or(mode, |found| found.mode);
             (
-                json!({"scenario": scenario.name, "training_mode": scenario.mode}),
-                Some(made.created),
+                json!({
+                    "scenario": name,
+                    "training_mode": mode,
+                    "release_id": made.release_id,
+                    "content_id": made.content_id,
+                }),
+                Some(made.appended),
             )
         }
     };
@@ -241,8 +249,8 @@ fn delete(context: &Context, args: DeleteArgs) -> Result<Exit, CliError> {
             context.block_on(client.delete(&format!("/reef/scenarios/{}", segment(name))))?;
         }
         None => {
-            let store = context.store(Store::MustExist)?;
-            context.block_on(async { Ok(store.scenario_archive(args.name.clone()).await?) })?;
+            let publisher = context.publisher(Store::MustExist)?;
+            context.block_on(async { Ok(publisher.archive(&args.name).await?) })?;
         }
     }
     let output = context.output();

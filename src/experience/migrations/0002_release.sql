@@ -46,6 +46,7 @@ CREATE TABLE step (
     base_release_id TEXT,                 -- the head it was judged against
     high_water      INTEGER NOT NULL,     -- the newest record sequence used so far
     metrics         TEXT NOT NULL,        -- JSON object
+    reason          TEXT,                 -- the verdict in a sentence
     verdict         TEXT,                 -- JSON, with its evidence
     at_us           INTEGER NOT NULL,
     PRIMARY KEY (scenario_id, step)

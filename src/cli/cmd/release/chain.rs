@@ -1,0 +1,88 @@
+//! Which chain a command is about, and which release a person means.
+
+use clap::Args;
+
+use crate::cli::context::Store;
+use crate::cli::{CliError, Context, Exit};
+use crate::domain::{ReleaseId, ScenarioName};
+use crate::release::{ReleaseError, Selector};
+use crate::scenario::Publisher;
+
+/// Options of commands about one scenario.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ScenarioOption {
+    /// The scenario; not needed when there is only one
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) scenario: Option<ScenarioName>,
+}
+
+/// One scenario's chain, brought up to date.
+pub(crate) struct Chain {
+    pub(crate) publisher: Publisher,
+    pub(crate) scenario: ScenarioName,
+    pub(crate) head: ReleaseId,
+}
+
+impl Chain {
+    pub(crate) async fn open(context: &Context, option: &ScenarioOption) -> Result<Self, CliError> {
+        let publisher = context.publisher(Store::MustExist)?;
+        let scenario = match &option.scenario {
+            Some(name) => name.clone(),
+            None => only_one(&publisher)?,
+        };
+        let head = publisher.sync(&scenario).await?.ok_or_else(|| {
+            CliError::new(Exit::Usage, format!("scenario {scenario} has no releases"))
+                .hint("reef scenario list shows the scenarios there are")
+        })?;
+        Ok(Self {
+            publisher,
+            scenario,
+            head,
+        })
+    }
+
+    /// The release a person wrote: `head`, `head~2`, `base`, or an id, of which the first digits are enough.
+    pub(crate) fn resolve(&self, text: &str) -> Result<ReleaseId, CliError> {
+        let selector = Selector::parse(text);
+        if selector == Selector::Head(0) {
+            return Ok(self.head.clone());
+        }
+        if let Selector::Id(prefix) = &selector
+            && prefix.len() >= 4
+            && prefix.bytes().all(|b| b.is_ascii_hexdigit())
+        {
+            let prefix = prefix.to_ascii_lowercase();
+            let mut found = self
+                .publisher
+                .experience()
+                .releases_by_prefix(&self.scenario, &prefix)?;
+            match (found.pop(), found.pop()) {
+                (Some(one), None) => return Ok(one),
+                (Some(_), Some(_)) => return Err(ReleaseError::Ambiguous { prefix }.into()),
+                (None, _) => {}
+            }
+        }
+        Ok(self.publisher.repository().resolve(&selector, Some(&self.scenario))?)
+    }
+}
+
+fn only_one(publisher: &Publisher) -> Result<ScenarioName, CliError> {
+    let mut names: Vec<ScenarioName> = publisher
+        .repository()
+        .scenarios()?
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    if names.len() == 1 {
+        return Ok(names.remove(0));
+    }
+    if names.is_empty() {
+        return Err(CliError::new(Exit::Usage, "there are no scenarios yet")
+            .hint("reef scenario create NAME makes one; so does the first request that names one"));
+    }
+    let shown: Vec<&str> = names.iter().take(10).map(ScenarioName::as_str).collect();
+    Err(
+        CliError::new(Exit::Usage, format!("there are {} scenarios; which one?", names.len()))
+            .hint(format!("add --scenario NAME, one of {}", shown.join(", "))),
+    )
+}

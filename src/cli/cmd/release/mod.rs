@@ -1,0 +1,51 @@
+//! `reef release`
+
+mod chain;
+mod decide;
+mod files;
+mod list;
+mod show;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::{CliError, Context, Exit};
+
+/// List, compare, promote, roll back and move releases
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    #[command(subcommand)]
+    command: ReleaseCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ReleaseCommand {
+    /// List the steps of a scenario, newest first
+    List(list::ListArgs),
+    /// Draw the chain of a scenario
+    Log(list::ListArgs),
+    /// Show what a release consists of and how it came to be
+    Show(show::ShowArgs),
+    /// Put a held release in service
+    Promote(decide::PromoteArgs),
+    /// Refuse a held release; its evidence is kept
+    Reject(decide::RejectArgs),
+    /// Put an older release in service again
+    Rollback(decide::RollbackArgs),
+    /// Write a release into a directory that peft and transformers can load
+    Export(files::ExportArgs),
+    /// Make a directory a release
+    Import(files::ImportArgs),
+}
+
+pub(crate) fn run(context: &Context, args: ReleaseArgs) -> Result<Exit, CliError> {
+    match args.command {
+        ReleaseCommand::List(args) => list::list(context, &args),
+        ReleaseCommand::Log(args) => list::log(context, &args),
+        ReleaseCommand::Show(args) => show::run(context, &args),
+        ReleaseCommand::Promote(args) => decide::promote(context, args),
+        ReleaseCommand::Reject(args) => decide::reject(context, args),
+        ReleaseCommand::Rollback(args) => decide::rollback(context, args),
+        ReleaseCommand::Export(args) => files::export(context, &args),
+        ReleaseCommand::Import(args) => files::import(context, args),
+    }
+}

@@ -1,0 +1,90 @@
+//! How the release chain speaks to the command line: where its files are, and how its failures exit.
+
+use crate::release::{ReleaseError, RepositoryOptions};
+use crate::scenario::{BaseSeed, PublishError, Publisher};
+
+use super::context::Store;
+use super::{CliError, Context, Exit};
+
+impl Context {
+    /// The publisher on the configured files.
+    pub(crate) fn publisher(&self, missing: Store) -> Result<Publisher, CliError> {
+        let settings = self.settings()?;
+        let storage = &settings.storage;
+        if missing == Store::MustExist && !storage.artifacts_git().join("HEAD").is_file() {
+            return Err(CliError::new(
+                Exit::Usage,
+                format!(
+                    "there is no artifact repository at {}",
+                    storage.artifacts_git().display()
+                ),
+            )
+            .hint(
+                "reef serve and reef scenario create make it; or name the directory that holds it with --dir or -c",
+            ));
+        }
+        let release = &settings.release;
+        let options = RepositoryOptions {
+            lfs_threshold: release.lfs_threshold.0,
+            git_settings: release.git_settings.clone(),
+            git_timeout: release.git_timeout_s,
+        };
+        let experience = self.store(Store::Create)?;
+        Ok(Publisher::open(
+            &storage.artifacts_git(),
+            &storage.cache_dir(),
+            &storage.run_dir(),
+            experience,
+            options,
+        )?)
+    }
+
+    /// What new scenarios begin with, as configured.
+    pub(crate) fn base_seed(&self) -> Result<BaseSeed, CliError> {
+        Ok(match &self.settings()?.release.base {
+            Some(dir) => BaseSeed::Directory(dir.clone()),
+            None => BaseSeed::Empty,
+        })
+    }
+}
+
+impl From<ReleaseError> for CliError {
+    fn from(error: ReleaseError) -> Self {
+        let (exit, hint) = match &error {
+            ReleaseError::Conflict { .. } => (
+                Exit::Conflict,
+                Some("somebody released in the meantime: look at reef release log, judge again, then repeat"),
+            ),
+            ReleaseError::NotFound { .. } => (Exit::Usage, Some("reef release list shows what there is")),
+            ReleaseError::Ambiguous { .. } | ReleaseError::BadContent { .. } | ReleaseError::Program { .. } => {
+                (Exit::Usage, None)
+            }
+            ReleaseError::NotRestorable { .. } => (Exit::Usage, None),
+            ReleaseError::Damaged { .. } => (
+                Exit::Store,
+                Some("reef release verify names everything that is damaged"),
+            ),
+            ReleaseError::Command { .. } => (Exit::Unavailable, None),
+            ReleaseError::Locked { .. } | ReleaseError::Io { .. } | ReleaseError::Git { .. } => (Exit::Store, None),
+        };
+        let failure = Self::from_error(exit, error);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<PublishError> for CliError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Release(error) => error.into(),
+            PublishError::Store(error) => error.into(),
+            PublishError::UnknownScenario { .. } | PublishError::NotHeld { .. } | PublishError::NeverServed { .. } => {
+                Self::from_error(Exit::Usage, error)
+            }
+            PublishError::Unsettled { .. } => Self::from_error(Exit::Store, error),
+            PublishError::Stopped => Self::from_error(Exit::Interrupted, error),
+        }
+    }
+}
