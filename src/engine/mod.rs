@@ -88,6 +88,12 @@ pub enum EngineError {
         /// What is full, and when to come back.
         reason: String,
     },
+    /// The answer stopped coming after it had begun.
+    #[error("the model engine was silent for {limit:?}")]
+    Silent {
+        /// The longest silence allowed.
+        limit: std::time::Duration,
+    },
     /// The answer broke off after it had begun.
     #[error("the response broke off: {reason}")]
     Broken {

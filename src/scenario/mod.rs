@@ -3,6 +3,7 @@
 //! memory. Fails with a typed error; every window between two durable states is repaired at the next start.
 
 mod catalog;
+mod directory;
 mod owner;
 pub mod processor;
 mod publish;
@@ -10,5 +11,6 @@ mod publish_error;
 mod publish_recovery;
 
 pub use catalog::{catalog_row, commit_row};
+pub use directory::{Directory, DirectoryError, OnMissing, ScenarioHandle};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;

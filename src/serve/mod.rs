@@ -1,2 +1,34 @@
 //! Law: the HTTP service: routes, authentication, the streaming tee, error bodies in the caller's dialect. Owns no
-//! durable state and no domain rule. Door: the service's `run`. Fails a request, never the process.
+//! durable state and no domain rule. Door: [`Server`], told by [`ServeOptions`], stopped by [`Shutdown`]. A receipt
+//! leaves only after its record is durable. Fails a request, never the process.
+
+mod admission;
+mod auth;
+mod cors;
+mod decode;
+mod error;
+mod exchange;
+mod headers;
+mod inference;
+mod metrics;
+mod models;
+mod options;
+mod query;
+mod receipt;
+mod receive;
+mod records;
+mod relay;
+mod reply;
+mod report;
+mod route;
+mod scenarios;
+mod server;
+mod state;
+mod status;
+mod stream;
+
+pub use options::{OnStoreFailure, ServeOptions};
+pub use server::{ServeError, Server, Shutdown, Stopped};
+
+/// Largest body of the routes that take a few fields or imported records.
+const SMALL_BODY: usize = 1024 * 1024;

@@ -42,10 +42,10 @@ impl ProviderBody {
         }
     }
 
-    fn fail(&mut self, reason: String) -> Poll<Option<Result<Bytes, EngineError>>> {
+    fn fail(&mut self, error: EngineError) -> Poll<Option<Result<Bytes, EngineError>>> {
         self.ended = true;
         self.lease = None;
-        Poll::Ready(Some(Err(EngineError::Broken { reason })))
+        Poll::Ready(Some(Err(error)))
     }
 
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -78,7 +78,9 @@ impl Stream for ProviderBody {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(%error, "upstream body ended early");
-                    return self.fail("the upstream closed the connection".to_owned());
+                    return self.fail(EngineError::Broken {
+                        reason: "the upstream closed the connection".to_owned(),
+                    });
                 }
                 Poll::Ready(None) => {
                     self.end();
@@ -86,8 +88,8 @@ impl Stream for ProviderBody {
                 }
                 Poll::Pending => {
                     if self.poll_idle(cx).is_ready() {
-                        let limit = self.idle_timeout.as_secs_f32();
-                        return self.fail(format!("the upstream was silent for {limit} s"));
+                        let limit = self.idle_timeout;
+                        return self.fail(EngineError::Silent { limit });
                     }
                     return Poll::Pending;
                 }

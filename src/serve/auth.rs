@@ -1,0 +1,95 @@
+//! Who may call.
+
+use http::HeaderMap;
+use http::StatusCode;
+use http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::error::ApiError;
+
+/// The accepted tokens, as digests; no plain token is kept.
+#[derive(Clone)]
+pub(super) struct Tokens {
+    digests: Vec<[u8; 32]>,
+}
+
+impl Tokens {
+    pub(super) fn new(tokens: &[String]) -> Self {
+        let kept = tokens.iter().filter(|token| !token.is_empty());
+        Self {
+            digests: kept.map(|token| Sha256::digest(token.as_bytes()).into()).collect(),
+        }
+    }
+
+    /// Whether anyone may call.
+    pub(super) fn open(&self) -> bool {
+        self.digests.is_empty()
+    }
+
+    /// Accepts a bearer token, or `x-api-key` where there is no `authorization` header at all.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.open() {
+            return Ok(());
+        }
+        let presented = match headers.get(AUTHORIZATION) {
+            Some(value) => value.as_bytes().strip_prefix(b"Bearer "),
+            None => headers.get("x-api-key").map(http::HeaderValue::as_bytes),
+        };
+        let Some(presented) = presented else {
+            return Err(refusal(
+                "no service token; send `authorization: Bearer <token>` or `x-api-key: <token>`",
+            ));
+        };
+        let digest: [u8; 32] = Sha256::digest(presented).into();
+        // Every digest is compared, so that time tells nothing of which one was near.
+        let found = self
+            .digests
+            .iter()
+            .fold(subtle::Choice::from(0), |found, known| found | known.ct_eq(&digest));
+        if found.into() {
+            Ok(())
+        } else {
+            Err(refusal("invalid service token"))
+        }
+    }
+}
+
+fn refusal(message: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, "invalid_token", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn either_slot_opens_and_authorization_decides_when_both_are_there() {
+        let tokens = Tokens::new(&["one".to_owned(), String::new(), "two".to_owned()]);
+        let check = |headers: &[(&'static str, &'static str)]| {
+            let map = headers
+                .iter()
+                .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
+                .collect();
+            tokens.check(&map).is_ok()
+        };
+        assert!(check(&[("authorization", "Bearer one")]));
+        assert!(check(&[("authorization", "Bearer two")]));
+        assert!(check(&[("x-api-key", "two")]));
+        assert!(check(&[("authorization", "Bearer one"), ("x-api-key", "wrong")]));
+        for refused in [
+            &[][..],
+            &[("authorization", "Bearer wrong")],
+            &[("authorization", "bearer one")],
+            &[("authorization", "one")],
+            &[("authorization", "Bearer ")],
+            &[("authorization", "Bearer wrong"), ("x-api-key", "one")],
+            &[("x-api-key", "")],
+        ] {
+            assert!(!check(refused), "{refused:?}");
+        }
+        assert!(Tokens::new(&[]).check(&HeaderMap::new()).is_ok());
+    }
+}

@@ -1,0 +1,175 @@
+//! One exchange from admission to its record.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::admission::Permit;
+use super::state::State;
+use crate::domain::{FrozenRelease, NewExchange, RecordId, Route, ScenarioName, Tags, Timings, Turn};
+use crate::engine::CaptureSlot;
+use crate::experience::{Interruption, InterruptionReason, StoreError};
+use crate::sys::clock;
+
+/// What is known of an exchange while it goes on. Dropped before it is settled, it counts as left by its client.
+pub(super) struct Exchange {
+    pub(super) state: Arc<State>,
+    pub(super) id: RecordId,
+    pub(super) scenario: ScenarioName,
+    pub(super) route: Route,
+    pub(super) record: bool,
+    pub(super) release: FrozenRelease,
+    pub(super) request: Bytes,
+    pub(super) tags: Tags,
+    pub(super) capture: Option<CaptureSlot>,
+    pub(super) status: u16,
+    pub(super) clock: Stopwatch,
+    /// Response bytes that went to the client.
+    pub(super) sent: u64,
+    pub(super) settled: bool,
+    /// Held until the exchange is over.
+    pub(super) permit: Option<Permit>,
+}
+
+/// When the steps of an exchange happened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopwatch {
+    started_us: i64,
+    arrived: Instant,
+    called: Option<Instant>,
+    first_byte: Option<Instant>,
+    last_byte: Option<Instant>,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
+        Self {
+            started_us: clock::now_us(),
+            arrived: Instant::now(),
+            called: None,
+            first_byte: None,
+            last_byte: None,
+        }
+    }
+
+    pub(super) fn called(&mut self) {
+        self.called = Some(Instant::now());
+    }
+
+    pub(super) fn bytes(&mut self) {
+        let now = Instant::now();
+        self.first_byte.get_or_insert(now);
+        self.last_byte = Some(now);
+    }
+
+    fn since(&self, moment: Option<Instant>) -> Duration {
+        moment.map_or_else(|| self.arrived.elapsed(), |moment| moment.duration_since(self.arrived))
+    }
+
+    fn timings(&self) -> Timings {
+        let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Timings {
+            started_us: self.started_us,
+            first_byte_us: us(self.since(self.first_byte)),
+            total_us: us(self.since(self.last_byte)),
+        }
+    }
+
+    /// What Reef itself took: before the call, and from the last byte until now.
+    fn overhead(&self) -> Duration {
+        let before = self.since(self.called);
+        let after = self.last_byte.map_or(Duration::ZERO, |last| last.elapsed());
+        before + after
+    }
+}
+
+impl Exchange {
+    /// Makes the record durable. The exchange is settled whatever comes of it.
+    pub(super) fn store(
+        &mut self,
+        response: Bytes,
+        turn: Turn,
+        streamed: bool,
+    ) -> impl Future<Output = Result<RecordId, StoreError>> + Send + 'static + use<> {
+        self.settled = true;
+        let exchange = NewExchange {
+            id: self.id.clone(),
+            scenario: self.scenario.clone(),
+            route: Some(self.route),
+            release: Some(self.release.clone()),
+            request: self.request.clone(),
+            response,
+            streamed,
+            status: self.status,
+            turn,
+            tags: std::mem::take(&mut self.tags),
+            timings: self.clock.timings(),
+            capture: self.capture.take().and_then(|slot| slot.get().cloned()),
+        };
+        let state = Arc::clone(&self.state);
+        let clock = self.clock;
+        async move {
+            crate::sys::failpoint::hit("serve::before_append").map_err(|_| StoreError::Closed)?;
+            let scenario = exchange.scenario.clone();
+            let appended = state.experience.append_exchange(exchange).await;
+            match &appended {
+                Ok(_) => {
+                    add(&state.metrics.receipts);
+                    let timings = clock.timings();
+                    state.metrics.finished(
+                        clock.overhead(),
+                        Duration::from_micros(timings.first_byte_us),
+                        Duration::from_micros(timings.total_us),
+                    );
+                }
+                // Another process archived it; the next request reads the store again.
+                Err(StoreError::UnknownScenario { .. }) => state.directory.forget(&scenario).await,
+                Err(error) => {
+                    tracing::error!(%error, cause = ?std::error::Error::source(error), "an exchange was not stored");
+                }
+            }
+            appended.map(|appended| appended.id)
+        }
+    }
+
+    /// Counts the exchange as not finished.
+    pub(super) fn interrupt(&mut self, reason: InterruptionReason, detail: impl Into<String>) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        if !self.record {
+            self.state.metrics.interrupted(reason);
+            return;
+        }
+        self.state.interrupted(Interruption {
+            id: Some(self.id.clone()),
+            scenario: self.scenario.clone(),
+            route: self.route,
+            reason,
+            detail: detail.into(),
+            at_us: clock::now_us(),
+            bytes: self.sent,
+        });
+    }
+
+    /// The exchange is over and leaves no record, as it should.
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+}
+
+fn add(counter: &std::sync::atomic::AtomicU64) {
+    counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if self.state.cut.is_cancelled() {
+            self.interrupt(InterruptionReason::Shutdown, "the service stopped");
+        } else {
+            self.interrupt(InterruptionReason::ClientGone, "the client closed its connection");
+        }
+        drop(self.permit.take());
+    }
+}

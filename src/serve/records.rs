@@ -1,0 +1,215 @@
+//! `/reef/scenarios/{scenario}/records` and `/commits`: what happened, page by page.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use super::error::ApiError;
+use super::query::Query;
+use super::reply::{ReplyBody, json_private};
+use super::scenarios::existing;
+use super::state::State;
+use crate::domain::{RecordId, RequestType, ScenarioName};
+use crate::experience::{Bodies, Record, RecordQuery, RecordRow, StepQuery};
+use crate::scenario::commit_row;
+use crate::sys::clock;
+
+const LARGEST_PAGE: u64 = 100;
+const PAGE: u64 = 50;
+
+/// `GET /reef/scenarios/{scenario}/records`
+pub(super) async fn page(
+    state: &Arc<State>,
+    name: &ScenarioName,
+    query: Option<&str>,
+) -> Result<Response<ReplyBody>, ApiError> {
+    let query = Query::parse(query, &["after_sequence", "limit", "request_type"])?;
+    let after = query.number("after_sequence", 0, i64::MAX as u64)?.unwrap_or(0);
+    let limit = query.number("limit", 1, LARGEST_PAGE)?.unwrap_or(PAGE) as usize;
+    let kind = match query.one("request_type")? {
+        None => None,
+        Some("inference") => Some(RequestType::Inference),
+        Some("report") => Some(RequestType::Report),
+        Some("train") => Some(RequestType::Train),
+        Some(other) => {
+            return Err(ApiError::bad_request(
+                "invalid_request",
+                format!(
+                    "request_type \"{}\" is not inference, report or train",
+                    other.escape_default()
+                ),
+            ));
+        }
+    };
+    existing(state, name).await?;
+    let wanted = RecordQuery {
+        scenario: Some(name.clone()),
+        kind,
+        cursor: i64::try_from(after).ok(),
+        limit,
+        ..RecordQuery::default()
+    };
+    let rows = state.read(move |experience| experience.records(&wanted)).await?;
+    let next = (rows.len() == limit)
+        .then(|| rows.last().map(|row| row.sequence))
+        .flatten();
+    let rows: Vec<Value> = rows.iter().map(row_json).collect();
+    Ok(json_private(
+        &json!({"scenario": name, "records": rows, "next_after_sequence": next}),
+    ))
+}
+
+/// `GET /reef/scenarios/{scenario}/records/{record_id}`
+pub(super) async fn one(state: &Arc<State>, name: &ScenarioName, id: &str) -> Result<Response<ReplyBody>, ApiError> {
+    let id = RecordId::new(id)?;
+    existing(state, name).await?;
+    let (scenario, wanted) = (name.clone(), id.clone());
+    let (record, reports) = state
+        .read(move |experience| {
+            let record = experience.record(Some(&scenario), &wanted)?;
+            let reports = experience.reports_on(&scenario, &wanted)?;
+            Ok((record, reports))
+        })
+        .await?;
+    let record =
+        record.ok_or_else(|| ApiError::not_found("unknown_record", format!("scenario {name} has no record {id}")))?;
+    let Some(bodies) = &record.bodies else {
+        return Err(ApiError::not_found(
+            "record_pruned",
+            format!("the bodies of record {id} were dropped by retention; its row is in the list of records"),
+        ));
+    };
+    let mut out = row_json(&record.row);
+    out["payload"] = payload(&record.row, bodies);
+    out["turn"] = serde_json::to_value(&bodies.turn).unwrap_or(Value::Null);
+    out["reports"] = reports.iter().map(report_json).collect();
+    Ok(json_private(&out))
+}
+
+fn report_json(record: &Record) -> Value {
+    let mut out = row_json(&record.row);
+    out["payload"] = record
+        .bodies
+        .as_ref()
+        .map_or(Value::Null, |bodies| parsed(&bodies.request));
+    out
+}
+
+/// A row without bodies, as every list shows it.
+pub(super) fn row_json(row: &RecordRow) -> Value {
+    json!({
+        "sequence": row.sequence,
+        "agent_record_id": row.id,
+        "request_type": row.kind.as_str(),
+        "created_at": clock::seconds(row.created_us),
+        "references": row.references,
+        "artifact_ref": row.release,
+        "score": row.score,
+        "route": row.route.map(crate::domain::Route::path),
+        "status": row.status,
+        "streamed": row.streamed,
+        "tags": row.tags,
+        "model": row.model,
+        "stop_reason": row.stop_reason,
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
+        "duration_seconds": (row.kind == RequestType::Inference).then(|| row.timings.total_us as f64 / 1e6),
+        "has_capture": row.has_capture,
+        "eligible": row.eligible,
+        "body_bytes": row.body_bytes,
+        "pruned_at": row.pruned_us.map(clock::seconds),
+    })
+}
+
+/// The request with the response in it and the tags under `metadata.tags`. A stream's response shows its events as
+/// they came, and the message they make.
+fn payload(row: &RecordRow, bodies: &Bodies) -> Value {
+    let mut payload = match parsed(&bodies.request) {
+        Value::Object(fields) => fields,
+        other => Map::from_iter([("body".to_owned(), other)]),
+    };
+    if row.kind != RequestType::Inference {
+        return Value::Object(payload);
+    }
+    if !row.tags.is_empty() {
+        let metadata = payload.entry("metadata").or_insert_with(|| json!({}));
+        if let Some(metadata) = metadata.as_object_mut() {
+            let tags = metadata.entry("tags").or_insert_with(|| json!({}));
+            if let Some(tags) = tags.as_object_mut() {
+                tags.extend(
+                    row.tags
+                        .iter()
+                        .map(|(name, value)| (name.clone(), Value::from(value.as_str()))),
+                );
+            }
+        }
+    }
+    let response = bodies.response.clone().unwrap_or_default();
+    let response = if row.streamed {
+        let text = bodies.turn.as_ref().filter(|turn| turn.tool_calls.is_empty());
+        json!({
+            "stream": true,
+            "status": row.status,
+            "complete": true,
+            "body": String::from_utf8_lossy(&response),
+            "message": text.map(|turn| json!({"role": "assistant", "content": turn.text})),
+        })
+    } else {
+        parsed(&response)
+    };
+    payload.insert("response".to_owned(), response);
+    Value::Object(payload)
+}
+
+fn parsed(bytes: &Bytes) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(bytes).as_ref()))
+}
+
+/// `GET /reef/scenarios/{scenario}/commits`
+pub(super) async fn commits(
+    state: &Arc<State>,
+    name: &ScenarioName,
+    query: Option<&str>,
+) -> Result<Response<ReplyBody>, ApiError> {
+    let query = Query::parse(query, &["after_step", "limit", "record_id"])?;
+    let ids = query.all("record_id");
+    if ids.len() as u64 > LARGEST_PAGE {
+        return Err(ApiError::bad_request(
+            "invalid_request",
+            format!("at most {LARGEST_PAGE} record_id filters, not {}", ids.len()),
+        ));
+    }
+    let limit = query.number("limit", 1, LARGEST_PAGE)?.unwrap_or(PAGE);
+    let wanted = StepQuery {
+        after: query.number("after_step", 0, i64::MAX as u64)?,
+        oldest_first: true,
+        limit: u32::try_from(limit).ok(),
+        using: ids.into_iter().map(RecordId::new).collect::<Result<_, _>>()?,
+        ..StepQuery::default()
+    };
+    existing(state, name).await?;
+    let scenario = name.clone();
+    let rows = state
+        .read(move |experience| {
+            let steps = experience.steps(&scenario, &wanted)?;
+            steps
+                .into_iter()
+                .map(|step| {
+                    let consumed = match &step.batch_id {
+                        Some(batch) => experience.batch_records(batch)?,
+                        None => Vec::new(),
+                    };
+                    Ok(commit_row(&step, &consumed))
+                })
+                .collect::<Result<Vec<_>, _>>()
+        })
+        .await?;
+    let next = (rows.len() as u64 == limit)
+        .then(|| rows.last().map(|row| row["step"].clone()))
+        .flatten();
+    Ok(json_private(
+        &json!({"scenario": name, "commits": rows, "next_after_step": next}),
+    ))
+}

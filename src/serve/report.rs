@@ -1,0 +1,176 @@
+//! `POST /reef/report`: feedback on exchanges.
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Map, Value, json};
+
+use super::error::ApiError;
+use super::headers;
+use super::receive;
+use super::reply::{ReplyBody, json};
+use super::state::State;
+use crate::domain::{NewReport, RecordId, ScenarioName};
+use crate::scenario::OnMissing;
+
+/// Stores a report.
+pub(super) async fn report(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+    let (parts, incoming) = request.into_parts();
+    let scenario = headers::scenario(&parts.headers)?;
+    let body = receive::body(incoming, state.options.max_body_bytes, state.options.client_timeout).await?;
+    let fields = object(&body)?;
+    let report = parse(scenario.clone(), fields)?;
+    // A report that cites receipts can only concern a scenario that exists; a mistyped name must not create one.
+    let on_missing = if state.options.implicit_scenarios && report.references.is_empty() {
+        OnMissing::Create
+    } else {
+        OnMissing::Refuse
+    };
+    state.directory.resolve(&scenario, on_missing, None).await?;
+    let appended = state.experience.append_report(report).await?;
+    Ok(json(
+        StatusCode::OK,
+        &json!({"agent_record_id": appended.id, "scenario": scenario, "request_type": "report"}),
+    ))
+}
+
+/// The JSON object in a body.
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(ApiError::bad_request(
+            "invalid_json",
+            "the request body must be a JSON object",
+        )),
+        Err(error) => Err(ApiError::bad_request(
+            "invalid_json",
+            format!("the request body is not valid JSON: {error}"),
+        )),
+    }
+}
+
+/// Checks each field; the message names the field and what it holds.
+pub(super) fn parse(scenario: ScenarioName, mut fields: Map<String, Value>) -> Result<NewReport, ApiError> {
+    let id = match fields.remove("agent_record_id") {
+        None => State::fresh_id(),
+        Some(value) => record_id("agent_record_id", &value)?,
+    };
+    let score = match fields.remove("score") {
+        None | Some(Value::Null) => None,
+        Some(Value::Number(number)) => Some(
+            number
+                .as_f64()
+                .filter(|score| score.is_finite())
+                .ok_or_else(|| invalid("score", "must be a finite number", &Value::Number(number)))?,
+        ),
+        Some(other) => return Err(invalid("score", "must be a number", &other)),
+    };
+    let feedback = match fields.remove("feedback") {
+        None | Some(Value::Null) => None,
+        Some(value @ (Value::String(_) | Value::Object(_))) => Some(value),
+        Some(other) => return Err(invalid("feedback", "must be a string or an object", &other)),
+    };
+    let references = match fields.remove("references") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items
+            .iter()
+            .enumerate()
+            .map(|(at, item)| record_id(&format!("references[{at}]"), item))
+            .collect::<Result<_, _>>()?,
+        Some(other) => return Err(invalid("references", "must be a list of receipts", &other)),
+    };
+    let metadata = match fields.remove("metadata") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(metadata)) => metadata,
+        Some(other) => return Err(invalid("metadata", "must be an object", &other)),
+    };
+    Ok(NewReport {
+        id,
+        scenario,
+        score,
+        feedback,
+        references,
+        metadata,
+    })
+}
+
+pub(super) fn record_id(field: &str, value: &Value) -> Result<RecordId, ApiError> {
+    let Some(text) = value.as_str() else {
+        return Err(invalid(field, "must be a string", value));
+    };
+    RecordId::new(text).map_err(|error| ApiError::bad_request("invalid_request", format!("{field}: {error}")))
+}
+
+pub(super) fn invalid(field: &str, rule: &str, value: &Value) -> ApiError {
+    let mut shown: String = value.to_string().chars().take(60).collect();
+    if value.to_string().chars().count() > 60 {
+        shown.push('…');
+    }
+    ApiError::bad_request("invalid_request", format!("{field} {rule}, not {shown}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(body: &str) -> Result<NewReport, String> {
+        let scenario = ScenarioName::new("s").unwrap();
+        object(body.as_bytes())
+            .and_then(|fields| parse(scenario, fields))
+            .map_err(|error| error.message)
+    }
+
+    #[test]
+    fn good_reports_are_read() {
+        let report = parsed(
+            r#"{"agent_record_id":"r","score":1,"feedback":{"a":1},"references":["x","y"],"metadata":{"m":2},"other":3}"#,
+        )
+        .unwrap();
+        assert_eq!(report.id.as_str(), "r");
+        assert_eq!(report.score, Some(1.0));
+        assert_eq!(report.references.len(), 2);
+        assert_eq!(parsed("{}").unwrap().score, None);
+        assert_eq!(
+            parsed(r#"{"score":null,"feedback":"text"}"#).unwrap().feedback,
+            Some(json!("text"))
+        );
+    }
+
+    #[test]
+    fn bad_reports_are_refused_naming_field_and_value() {
+        for (body, message) in [
+            (r#"{"score":true}"#, "score must be a number, not true"),
+            (r#"{"score":"1"}"#, "score must be a number, not \"1\""),
+            (r#"{"score":1e999}"#, "number out of range"),
+            (r#"{"score":NaN}"#, "not valid JSON"),
+            (r#"{"feedback":[1]}"#, "feedback must be a string or an object, not [1]"),
+            (
+                r#"{"references":"x"}"#,
+                "references must be a list of receipts, not \"x\"",
+            ),
+            (
+                r#"{"references":["a",""]}"#,
+                "references[1]: record id \"\" is not valid",
+            ),
+            (r#"{"references":[1]}"#, "references[0] must be a string, not 1"),
+            (r#"{"metadata":[]}"#, "metadata must be an object, not []"),
+            (r#"{"agent_record_id":""}"#, "agent_record_id: record id"),
+            (r#"{"agent_record_id":7}"#, "agent_record_id must be a string, not 7"),
+            ("[]", "must be a JSON object"),
+            ("", "not valid JSON"),
+        ] {
+            let error = parsed(body).unwrap_err();
+            assert!(error.contains(message), "{body}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(body in "[\\{\\}\\[\\]\",:a-z0-9. ]{0,80}") {
+            let _any = parsed(&body);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! From a path to its handler.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::header::{ALLOW, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use super::cors::{self, Verdict};
+use super::error::ApiError;
+use super::query::decode;
+use super::reply::{ReplyBody, json};
+use super::state::State;
+use super::{inference, models, records, report, scenarios, status};
+use crate::domain::{Route, ScenarioName};
+
+/// Answers one request; every error becomes a response in the dialect of its route.
+pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Response<ReplyBody> {
+    let route = Route::from_path(request.uri().path());
+    let (result, origin) = match cors::check(&state.options.console_origins, &request) {
+        Ok(Verdict::Plain) => (answer(state, route, request).await, None),
+        Ok(Verdict::Allowed(origin)) => (answer(state, route, request).await, Some(origin)),
+        Ok(Verdict::Preflight(origin)) => (Ok(cors::preflight(origin)), None),
+        Err(error) => (Err(error), None),
+    };
+    let mut response = result.unwrap_or_else(|error| {
+        tracing::debug!(
+            status = error.status.as_u16(),
+            code = error.code,
+            message = error.message,
+            "refused"
+        );
+        error.response(route.map(Route::dialect))
+    });
+    if let Some(origin) = origin {
+        cors::allow(response.headers_mut(), origin);
+    }
+    state.metrics.responded(route, response.status());
+    response
+}
+
+async fn answer(
+    state: &Arc<State>,
+    route: Option<Route>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
+    if request.uri().path() == "/healthz" && matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(status::healthz(state));
+    }
+    state.tokens.check(request.headers()).inspect_err(|_| {
+        state.metrics.refused_tokens.fetch_add(1, Ordering::Relaxed);
+    })?;
+    match route {
+        Some(route) if request.method() == Method::POST => inference::infer(state, route, request).await,
+        Some(_) => Ok(not_allowed(&["POST"], route)),
+        None => ours(state, request).await,
+    }
+}
+
+/// Every route that is not inference. Later rooms add theirs here.
+async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+    let method = request.method().clone();
+    let uri = request.uri().clone();
+    let path = uri.path().trim_end_matches('/');
+    let query = uri.query();
+    let get = matches!(method, Method::GET | Method::HEAD);
+    let post = method == Method::POST;
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    match parts.as_slice() {
+        [] | [""] if get => Ok(json(
+            StatusCode::OK,
+            &json!({"service": "reef", "version": env!("CARGO_PKG_VERSION")}),
+        )),
+        ["v1", "models"] if get => models::list(state, request.headers()).await,
+        ["v1", "models", id @ ..] if get && !id.is_empty() => {
+            models::one(state, request.headers(), &decode(&id.join("/"))?).await
+        }
+        ["metrics"] if get => status::metrics(state).await,
+        ["reef", "status"] if get => status::status(state).await,
+        ["reef", "report"] if post => report::report(state, request).await,
+        ["reef", "scenarios"] if get => scenarios::list(state).await,
+        ["reef", "scenarios"] if post => scenarios::create(state, request).await,
+        ["reef", "scenarios", name] if method == Method::DELETE => scenarios::archive(state, &scenario(name)?).await,
+        ["reef", "scenarios", name, "update"] if post => scenarios::update(state, &scenario(name)?, request).await,
+        ["reef", "scenarios", name, "contract"] if get => scenarios::contract(state, &scenario(name)?).await,
+        ["reef", "scenarios", name, "records"] if get => records::page(state, &scenario(name)?, query).await,
+        ["reef", "scenarios", name, "records", id] if get => records::one(state, &scenario(name)?, &decode(id)?).await,
+        ["reef", "scenarios", name, "commits"] if get => records::commits(state, &scenario(name)?, query).await,
+        known => match methods(known) {
+            [] => Err(ApiError::not_found(
+                "unknown_route",
+                format!("there is no {} {}", method, shown(path)),
+            )),
+            methods => Ok(not_allowed(methods, None)),
+        },
+    }
+}
+
+/// The methods a known path takes.
+fn methods(parts: &[&str]) -> &'static [&'static str] {
+    match parts {
+        [] | [""] | ["healthz" | "metrics"] | ["v1", "models", ..] | ["reef", "status"] => &["GET"],
+        ["reef", "report"] | ["reef", "scenarios", _, "update"] => &["POST"],
+        ["reef", "scenarios"] => &["GET", "POST"],
+        ["reef", "scenarios", _] => &["DELETE"],
+        ["reef", "scenarios", _, "contract" | "records" | "commits"] | ["reef", "scenarios", _, "records", _] => {
+            &["GET"]
+        }
+        _ => &[],
+    }
+}
+
+fn not_allowed(methods: &[&str], route: Option<Route>) -> Response<ReplyBody> {
+    let list = methods.join(", ");
+    let error = ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        format!("this route takes {list}"),
+    );
+    let mut response = error.response(route.map(Route::dialect));
+    if let Ok(value) = HeaderValue::from_str(&list) {
+        response.headers_mut().insert(ALLOW, value);
+    }
+    response
+}
+
+fn scenario(segment: &str) -> Result<ScenarioName, ApiError> {
+    Ok(ScenarioName::new(decode(segment)?)?)
+}
+
+fn shown(path: &str) -> String {
+    path.chars().take(100).flat_map(char::escape_default).collect()
+}

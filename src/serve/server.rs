@@ -1,0 +1,267 @@
+//! The listener, the connections, and the way to stop.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::options::ServeOptions;
+use super::route;
+use super::state::State;
+use crate::engine::Engine;
+use crate::experience::Experience;
+use crate::scenario::{Directory, DirectoryError};
+
+/// How long records of answers already given may take to reach the disk after the last connection has closed.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Why the service cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address is not one.
+    #[error("cannot listen on {host}:{port}: {reason}")]
+    Address {
+        /// The host as configured.
+        host: String,
+        /// The port as configured.
+        port: u16,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Somebody else listens there.
+    #[error("port {port} on {host} is in use; stop what listens there or choose another with --reef.port")]
+    Busy {
+        /// The host as configured.
+        host: String,
+        /// The port as configured.
+        port: u16,
+    },
+    /// Anyone on the network could call.
+    #[error(
+        "refusing to listen on {host} without a token: anyone who reaches it could use the upstream credential; set \
+         reef.token, listen on 127.0.0.1, or say --allow-open"
+    )]
+    Open {
+        /// The host as configured.
+        host: String,
+    },
+    /// The scenarios cannot be read.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// The two ways to stop.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// Cancel to stop taking requests and let those in flight finish.
+    pub drain: CancellationToken,
+    /// Cancel to stop at once.
+    pub now: CancellationToken,
+}
+
+impl Shutdown {
+    /// Drains on the first SIGTERM or SIGINT, stops at once on the second.
+    pub fn on_signals() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let shutdown = Self::default();
+        let told = shutdown.clone();
+        tokio::spawn(async move {
+            for token in [&told.drain, &told.now] {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                token.cancel();
+            }
+        });
+        Ok(shutdown)
+    }
+}
+
+/// How the service stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything in flight finished.
+    Drained,
+    /// So many requests were still open at the end of the grace and were cut.
+    Cut(usize),
+    /// A second signal ended it at once.
+    Forced,
+}
+
+/// A service that listens and does not yet answer.
+pub struct Server {
+    listener: TcpListener,
+    state: Arc<State>,
+}
+
+impl Server {
+    /// Binds the address and reads the scenarios.
+    pub async fn bind(
+        options: ServeOptions,
+        experience: Experience,
+        engine: Arc<dyn Engine>,
+    ) -> Result<Self, ServeError> {
+        let listener = listen(&options).await?;
+        let directory = Directory::open(experience.clone(), options.training_mode).await?;
+        Ok(Self {
+            listener,
+            state: State::new(options, experience, directory, engine),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Answers until told to stop.
+    pub async fn run(self, shutdown: Shutdown) -> Stopped {
+        let Self { listener, state } = self;
+        let connections = TaskTracker::new();
+        let abort = CancellationToken::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.drain.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, _peer)) => {
+                    let serving = connection(stream, Arc::clone(&state), shutdown.drain.clone());
+                    let abort = abort.clone();
+                    connections.spawn(async move {
+                        tokio::select! {
+                            () = serving => {}
+                            () = abort.cancelled() => {}
+                        }
+                    });
+                }
+                // Out of descriptors, most likely: connections that close make room.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(listener);
+        connections.close();
+        state.admission.close();
+        let stopped = drain(&state, &connections, &shutdown, &abort).await;
+        state.afterwards.close();
+        if stopped != Stopped::Forced && tokio::time::timeout(SETTLE, state.afterwards.wait()).await.is_err() {
+            tracing::error!("stopped while records were still being stored; no receipt was given for them");
+        }
+        stopped
+    }
+}
+
+/// Waits for what is in flight, at most for the grace; then cuts what is left.
+async fn drain(state: &State, connections: &TaskTracker, shutdown: &Shutdown, abort: &CancellationToken) -> Stopped {
+    let grace = state.options.drain;
+    tracing::info!(in_flight = state.admission.active(), ?grace, "stopping");
+    let stopped = tokio::select! {
+        () = connections.wait() => return Stopped::Drained,
+        () = shutdown.now.cancelled() => Stopped::Forced,
+        () = tokio::time::sleep(grace) => Stopped::Cut(state.admission.active()),
+    };
+    state.cut.cancel();
+    if stopped != Stopped::Forced {
+        // Open streams end with an error event; give it a moment to leave.
+        let _late = tokio::time::timeout(Duration::from_millis(500), connections.wait()).await;
+    }
+    abort.cancel();
+    let _late = tokio::time::timeout(Duration::from_secs(1), connections.wait()).await;
+    stopped
+}
+
+async fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
+    let failed = |reason: String| ServeError::Address {
+        host: options.host.clone(),
+        port: options.port,
+        reason,
+    };
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((options.host.as_str(), options.port))
+        .await
+        .map_err(|error| failed(error.to_string()))?
+        .collect();
+    let open = options.tokens.iter().all(String::is_empty) && !options.allow_open;
+    if open && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        return Err(ServeError::Open {
+            host: options.host.clone(),
+        });
+    }
+    TcpListener::bind(addresses.as_slice()).await.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AddrInUse {
+            ServeError::Busy {
+                host: options.host.clone(),
+                port: options.port,
+            }
+        } else {
+            failed(error.to_string())
+        }
+    })
+}
+
+async fn connection(stream: TcpStream, state: Arc<State>, drain: CancellationToken) {
+    let _open = Open::new(&state);
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no delay");
+    }
+    let client_timeout = state.options.client_timeout;
+    // A client that vanished without a word must not hold a stream open for ever.
+    let probing = socket2::TcpKeepalive::new().with_time(client_timeout);
+    if let Err(error) = socket2::SockRef::from(&stream).set_tcp_keepalive(&probing) {
+        tracing::debug!(%error, "keep-alive");
+    }
+    let service = service_fn(|request| {
+        let state = Arc::clone(&state);
+        async move { Ok::<_, std::convert::Infallible>(route::handle(&state, request).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(client_timeout)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = pin!(serving);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            result = serving.as_mut() => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "connection ended");
+                }
+                return;
+            }
+            () = drain.cancelled(), if !draining => {
+                draining = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Counts an open connection.
+struct Open(Arc<State>);
+
+impl Open {
+    fn new(state: &Arc<State>) -> Self {
+        state.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        state.metrics.open_connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.metrics.open_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,94 @@
+//! What every request shares.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::admission::Admission;
+use super::auth::Tokens;
+use super::error::ApiError;
+use super::metrics::Metrics;
+use super::options::ServeOptions;
+use crate::domain::RecordId;
+use crate::engine::Engine;
+use crate::experience::{Experience, Interruption, StoreError};
+use crate::scenario::Directory;
+use crate::sys::clock;
+
+/// The service's shared parts.
+pub(super) struct State {
+    pub(super) options: ServeOptions,
+    pub(super) tokens: Tokens,
+    pub(super) experience: Experience,
+    pub(super) directory: Directory,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) metrics: Metrics,
+    pub(super) started: Instant,
+    pub(super) started_us: i64,
+    /// Cancelled when open streams must end.
+    pub(super) cut: CancellationToken,
+    /// Work that outlives its request: storing what a client no longer waits for.
+    pub(super) afterwards: TaskTracker,
+}
+
+impl State {
+    pub(super) fn new(
+        options: ServeOptions,
+        experience: Experience,
+        directory: Directory,
+        engine: Arc<dyn Engine>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            tokens: Tokens::new(&options.tokens),
+            admission: Admission::new(options.max_in_flight),
+            experience,
+            directory,
+            engine,
+            metrics: Metrics::default(),
+            started: Instant::now(),
+            started_us: clock::now_us(),
+            cut: CancellationToken::new(),
+            afterwards: TaskTracker::new(),
+            options,
+        })
+    }
+
+    /// Counts an exchange that did not finish, here and in the store.
+    pub(super) fn interrupted(&self, interruption: Interruption) {
+        self.metrics.interrupted(interruption.reason);
+        tracing::info!(
+            scenario = %interruption.scenario,
+            route = interruption.route.path(),
+            reason = interruption.reason.as_str(),
+            detail = interruption.detail,
+            bytes = interruption.bytes,
+            "exchange interrupted"
+        );
+        let experience = self.experience.clone();
+        self.afterwards.spawn(async move {
+            if let Err(error) = experience.note_interruption(interruption).await {
+                tracing::warn!(%error, "an interruption was counted but not stored");
+            }
+        });
+    }
+
+    /// Reads the store off the asynchronous threads.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let experience = self.experience.clone();
+        match tokio::task::spawn_blocking(move || work(&experience)).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(ApiError::unavailable("stopping", "the service is stopping")),
+        }
+    }
+
+    /// A fresh record id.
+    pub(super) fn fresh_id() -> RecordId {
+        crate::sys::random::record_id()
+    }
+}

@@ -1,0 +1,146 @@
+//! `GET /reef/status`, `GET /healthz`, `GET /metrics`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::error::ApiError;
+use super::metrics;
+use super::reply::{ReplyBody, json, json_private};
+use super::state::State;
+use crate::experience::{Health, Stats};
+use crate::scenario::ScenarioHandle;
+use crate::sys::clock;
+
+/// Liveness: the process answers. What is wrong inside is in the body, so that a full disk does not restart a service
+/// that still serves.
+pub(super) fn healthz(state: &State) -> Response<ReplyBody> {
+    let status = match (state.admission.is_open(), state.experience.health()) {
+        (false, _) => "stopping",
+        (true, Health::Ok) => "ok",
+        (true, Health::Degraded { .. }) => "degraded",
+    };
+    json(StatusCode::OK, &json!({"ok": status != "stopping", "status": status}))
+}
+
+/// `GET /reef/status`
+pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, ApiError> {
+    let stats = state.read(|experience| experience.stats(None)).await;
+    let (stats, read_error) = match stats {
+        Ok(stats) => (stats, None),
+        Err(error) => (std::collections::BTreeMap::new(), Some(error.message)),
+    };
+    let mut scenarios = Map::new();
+    let mut total = Stats::default();
+    for handle in state.directory.in_use() {
+        let none = Stats::default();
+        let of = stats.get(handle.name()).unwrap_or(&none);
+        total.add(of);
+        scenarios.insert(handle.name().to_string(), scenario(&handle, of));
+    }
+    let store_error = match state.experience.health() {
+        Health::Ok => read_error,
+        Health::Degraded { error, .. } => Some(error),
+    };
+    let since = match state.experience.health() {
+        Health::Ok => None,
+        Health::Degraded { since_us, .. } => Some(clock::seconds(since_us)),
+    };
+    let interrupted: Map<String, Value> = state
+        .metrics
+        .interruptions()
+        .into_iter()
+        .map(|(reason, count)| (reason.to_owned(), count.into()))
+        .collect();
+    let store = state.experience.metrics();
+    Ok(json_private(&json!({
+        "status": if store_error.is_some() { "degraded" } else { "ok" },
+        "error": store_error,
+        "last_drain_at": null,
+        "preload_errors": {},
+        "scenarios": scenarios,
+        "serving": {state.engine.kind(): {
+            "in_flight": state.admission.active(),
+            "open": state.admission.is_open(),
+        }},
+        "training_job": null,
+        "service": {
+            "version": env!("CARGO_PKG_VERSION"),
+            "started_at": clock::seconds(state.started_us),
+            "uptime_seconds": state.started.elapsed().as_secs_f64(),
+            "engine": state.engine.kind(),
+            "in_flight": state.admission.active(),
+            "open_connections": state.metrics.open_connections.load(Ordering::Relaxed),
+            "receipts": state.metrics.receipts.load(Ordering::Relaxed),
+            "interrupted": interrupted,
+        },
+        "store": {
+            "state": if store_error.is_some() { "degraded" } else { "ok" },
+            "error": store_error,
+            "since": since,
+            "queue_depth": store.queue_depth,
+            "queue_capacity": store.queue_capacity,
+            "exchanges": total.exchanges,
+            "reports": total.reports,
+            "instructions": total.instructions,
+            "body_bytes": total.body_bytes,
+            "stored_bytes": total.stored_bytes,
+            "pruned_records": total.pruned_records,
+            "interrupted": total.interrupted,
+        },
+    })))
+}
+
+fn scenario(handle: &ScenarioHandle, stats: &Stats) -> Value {
+    let served = handle.served();
+    json!({
+        "scenario_step": 0,
+        "last_committed_step": null,
+        "artifact_head_sync": {"state": "synchronized", "release_id": served.release_id, "error": null},
+        "release_id": served.release_id,
+        "content_id": served.content_id,
+        "current_runtime_load_id": served.runtime_load_id,
+        "checkpoint_storage": null,
+        "batch_ready": false,
+        "training_mode": handle.mode(),
+        "processor": {},
+        "exchanges": stats.exchanges,
+        "reports": stats.reports,
+        "instructions": stats.instructions,
+        "consumed": stats.consumed,
+        "interrupted": stats.interrupted,
+        "record_data_incomplete": stats.pruned_records > 0,
+        "evicted_record_count": stats.pruned_records,
+        "evicted_body_bytes": stats.pruned_bytes,
+        "last_record_at": stats.last_us.map(clock::seconds),
+        "last_sequence": stats.last_sequence,
+    })
+}
+
+/// `GET /metrics`
+pub(super) async fn metrics(state: &Arc<State>) -> Result<Response<ReplyBody>, ApiError> {
+    let mut stats = state
+        .read(|experience| experience.stats(None))
+        .await
+        .unwrap_or_default();
+    let in_order: Vec<(String, Stats)> = state
+        .directory
+        .in_use()
+        .iter()
+        .map(|handle| {
+            (
+                handle.name().to_string(),
+                stats.remove(handle.name()).unwrap_or_default(),
+            )
+        })
+        .collect();
+    let mut response = Response::new(ReplyBody::full(metrics::render(state, &in_order)));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+    );
+    Ok(response)
+}
