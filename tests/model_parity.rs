@@ -333,6 +333,44 @@ fn padding_changes_nothing_for_real_tokens() {
 }
 
 #[test]
+fn full_weights_train_and_come_back_from_disk() {
+    tch::set_num_threads(1);
+    for name in ["llama-tied", "llama-biased-mha", "qwen3-biased"] {
+        let fixture = read(&fixtures().join(format!("{name}.json")));
+        let base = tempfile::tempdir().unwrap();
+        write_synthetic(base.path(), &fixture["config"], 1).unwrap();
+        let model = Model::load(base.path(), Kind::Float, Device::Cpu).unwrap();
+        let before = model.parameters();
+        let student = model.trainable(Kind::Float).unwrap();
+        let tokens: Vec<i64> = ids(&fixture["prompt"]).into_iter().map(i64::from).collect();
+        let tokens = Tensor::from_slice(&tokens).unsqueeze(0);
+        let loss = |m: &Model| {
+            let logits = m.forward_train(&tokens, None, None).unwrap();
+            logits
+                .get(0)
+                .narrow(0, 0, 23)
+                .cross_entropy_for_logits(&tokens.get(0).narrow(0, 1, 23))
+        };
+        let first = loss(&student);
+        first.backward();
+        for (parameter, tensor) in student.parameters() {
+            assert!(tensor.grad().defined(), "{name}: no gradient for {parameter}");
+            tch::no_grad(|| tensor.shallow_clone().f_sub_(&(tensor.grad() * 0.05)).map(drop)).unwrap();
+        }
+        let second = tch::no_grad(|| loss(&student));
+        assert!(second.double_value(&[]) < first.double_value(&[]), "{name}");
+        let out = tempfile::tempdir().unwrap();
+        student.save(out.path(), base.path(), Kind::Float).unwrap();
+        let again = Model::load(out.path(), Kind::Float, Device::Cpu).unwrap();
+        assert_eq!(loss(&again).double_value(&[]), second.double_value(&[]), "{name}");
+        // The base is as it was.
+        let fresh = Model::load(base.path(), Kind::Float, Device::Cpu).unwrap();
+        assert_eq!(before, fresh.parameters(), "{name}");
+        assert_eq!(loss(&model).double_value(&[]), first.double_value(&[]), "{name}");
+    }
+}
+
+#[test]
 fn bf16_stays_near_f32() {
     tch::set_num_threads(1);
     for (name, fixture) in variants() {

@@ -8,6 +8,7 @@ mod doctor;
 mod init;
 mod man;
 mod release;
+mod model;
 mod scenario;
 mod status;
 
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Man(man::ManArgs),
     /// List, compare, promote, roll back and move releases
     Release(release::ReleaseArgs),
+    /// Import, download, list and show models for the embedded engine
+    Model(model::ModelArgs),
     /// List, create, change and delete scenarios
     Scenario(scenario::ScenarioArgs),
     /// Show what is stored and served
@@ -49,6 +52,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Init(args) => init::run(context, args),
         Command::Man(args) => man::run(context, args),
         Command::Release(args) => release::run(context, args),
+        Command::Model(args) => model::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Status(args) => status::run(context, args),
     }

@@ -63,7 +63,8 @@ impl ModelStore {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|e| ModelError::io(&self.dir, e))? {
             let path = entry.map_err(|e| ModelError::io(&self.dir, e))?.path();
-            if path.join("config.json").is_file() {
+            let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            if !hidden && path.join("config.json").is_file() {
                 found.push(summary(&path)?);
             }
         }
@@ -88,8 +89,8 @@ impl ModelStore {
         summary(&self.resolve(name)?)
     }
 
-    /// Brings a GGUF file or a Hugging Face folder in under `name`.
-    pub fn import(&self, source: &Path, name: &str, dtype: StoredDtype) -> Result<ModelSummary, ModelError> {
+    /// Where a new model of this name will lie. Refuses a name that cannot be a folder or is taken.
+    pub(crate) fn target(&self, name: &str) -> Result<PathBuf, ModelError> {
         check_name(name)?;
         let target = self.dir.join(name);
         if target.exists() {
@@ -98,6 +99,12 @@ impl ModelStore {
                 target.display()
             )));
         }
+        Ok(target)
+    }
+
+    /// Brings a GGUF file or a Hugging Face folder in under `name`.
+    pub fn import(&self, source: &Path, name: &str, dtype: StoredDtype) -> Result<ModelSummary, ModelError> {
+        let target = self.target(name)?;
         fs::create_dir_all(&self.dir).map_err(|e| ModelError::io(&self.dir, e))?;
         let part = self
             .dir

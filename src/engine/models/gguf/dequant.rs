@@ -162,3 +162,39 @@ fn six_bits(out: &mut [f32], block: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn every_encoding_decodes_as_the_gguf_package_does() {
+        let golden: Value = serde_json::from_str(include_str!("../../../../tests/fixtures/gguf/blocks.json")).unwrap();
+        let golden = golden.as_object().unwrap();
+        assert_eq!(golden.len(), 10);
+        for (id, case) in golden {
+            let encoding = Encoding::from_id(id.parse().unwrap()).unwrap();
+            let bytes = hex::decode(case["bytes"].as_str().unwrap()).unwrap();
+            let expected: Vec<f64> = case["values"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|v| v.as_f64().unwrap())
+                .collect();
+            assert_eq!(encoding.n_bytes(expected.len()), Some(bytes.len()), "{encoding:?}");
+            for (i, (found, wanted)) in encoding
+                .decode(&bytes, expected.len())
+                .iter()
+                .zip(&expected)
+                .enumerate()
+            {
+                let off = (f64::from(*found) - wanted).abs();
+                assert!(
+                    off <= 1e-6 * wanted.abs().max(1.0),
+                    "{encoding:?}[{i}]: {found} is not {wanted}"
+                );
+            }
+        }
+    }
+}

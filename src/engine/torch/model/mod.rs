@@ -4,6 +4,7 @@
 //! time; [`Model::shallow_clone`] gives another thread the same storage.
 
 mod cache;
+mod checkpoint;
 mod forward;
 mod lora;
 mod peft;
@@ -15,6 +16,7 @@ mod train;
 mod weights;
 
 pub use cache::KvCache;
+pub use checkpoint::full_training_bytes;
 pub use forward::{ForwardRow, Logits, LogitsOf, Model};
 pub use lora::{Lora, LoraPair, LoraSpec, ServingLora, Target};
 pub use tokenizer::{GenerationDefaults, SpecialTokens, TextStream, Tokenizer};
