@@ -7,8 +7,8 @@ mod docs;
 mod doctor;
 mod init;
 mod man;
-mod release;
 mod model;
+mod release;
 mod scenario;
 mod status;
 
@@ -32,10 +32,10 @@ pub(crate) enum Command {
     Init(init::InitArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
-    /// List, compare, promote, roll back and move releases
-    Release(release::ReleaseArgs),
     /// Import, download, list and show models for the embedded engine
     Model(model::ModelArgs),
+    /// List, compare, promote, roll back and move releases
+    Release(release::ReleaseArgs),
     /// List, create, change and delete scenarios
     Scenario(scenario::ScenarioArgs),
     /// Show what is stored and served
@@ -51,8 +51,8 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Doctor(args) => doctor::run(context, args),
         Command::Init(args) => init::run(context, args),
         Command::Man(args) => man::run(context, args),
-        Command::Release(args) => release::run(context, args),
         Command::Model(args) => model::run(context, args),
+        Command::Release(args) => release::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Status(args) => status::run(context, args),
     }
