@@ -2,10 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use serde_json::{Value, json};
+
 use super::append::{kind_code, kind_of};
 use super::body::{Bodies, EncodedBodies};
 use super::error::{Doing, StoreError};
 use crate::domain::{FrozenRelease, RecordId, RequestType, Route, ScenarioName, Tags, Timings};
+use crate::sys::clock;
 
 /// What is known of a record without its bodies.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +61,37 @@ pub struct RecordRow {
     pub content_sha256: [u8; 32],
 }
 
+impl RecordRow {
+    /// The row as the HTTP interface and the command line show it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "sequence": self.sequence,
+            "agent_record_id": self.id,
+            "scenario": self.scenario,
+            "request_type": self.kind,
+            "created_at": clock::seconds(self.created_us),
+            "references": self.references,
+            "artifact_ref": self.release,
+            "score": self.score,
+            "eligible": self.eligible,
+            "route": self.route.map(Route::path),
+            "status": self.status,
+            "streamed": self.streamed,
+            "tags": self.tags,
+            "model": self.model,
+            "stop_reason": self.stop_reason,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "first_byte_us": self.timings.first_byte_us,
+            "total_us": self.timings.total_us,
+            "has_capture": self.has_capture,
+            "body_bytes": self.body_bytes,
+            "pruned_at": self.pruned_us.map(clock::seconds),
+            "content_sha256": hex::encode(self.content_sha256),
+        })
+    }
+}
+
 /// A record with its bodies; without them once retention has dropped them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
@@ -97,7 +131,8 @@ pub struct RecordQuery {
 const COLUMNS: &str = "r.sequence, r.record_id, s.name, r.kind, r.created_us, r.stored_us, f.json, r.route, r.status,
      r.streamed, r.tags, r.first_byte_us, r.total_us, r.model, r.stop_reason, r.input_tokens, r.output_tokens,
      r.has_capture, r.score, r.eligible, r.body_bytes, r.pruned_us, r.content_sha256";
-const TABLES: &str = "record r JOIN scenario s ON s.scenario_id = r.scenario_id
+// CROSS JOIN: the records come first, in order; the planner may not begin with the scenarios and sort.
+const TABLES: &str = "record r CROSS JOIN scenario s ON s.scenario_id = r.scenario_id
      LEFT JOIN frozen_release f ON f.frozen_id = r.frozen_id";
 const DOING: &str = "reading records";
 
@@ -205,7 +240,10 @@ pub(super) fn page(conn: &Connection, query: &RecordQuery) -> Result<Vec<RecordR
     // Each combination is its own statement, so that each uses the index made for it.
     let mut sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.sequence {bound} ?1");
     let scenario_id = match &query.scenario {
-        None => None,
+        None => {
+            sql.push_str(" AND s.archived_us IS NULL");
+            None
+        }
         Some(name) => {
             let Some(id) = scenario_id(conn, name)? else {
                 return Err(StoreError::UnknownScenario { name: name.clone() });
@@ -271,10 +309,10 @@ pub(super) fn one(
 pub(super) fn reports_on(conn: &Connection, scenario: &ScenarioName, id: &RecordId) -> Result<Vec<Record>, StoreError> {
     let mut statement = conn
         .prepare_cached(&format!(
-            "SELECT {COLUMNS} FROM {TABLES} JOIN reference l ON l.report_sequence = r.sequence
-             WHERE l.record_sequence =
-                 (SELECT x.sequence FROM record x WHERE x.record_id = ?1 AND x.scenario_id = s.scenario_id)
-               AND s.scenario_id = (SELECT scenario_id FROM scenario WHERE name = ?2 AND archived_us IS NULL)
+            "SELECT {COLUMNS} FROM record x CROSS JOIN reference l ON l.record_sequence = x.sequence
+             CROSS JOIN {TABLES}
+             WHERE r.sequence = l.report_sequence AND x.record_id = ?1
+               AND x.scenario_id = (SELECT scenario_id FROM scenario WHERE name = ?2 AND archived_us IS NULL)
              ORDER BY r.sequence"
         ))
         .doing(DOING)?;

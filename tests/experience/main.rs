@@ -7,6 +7,7 @@
     reason = "a failed test may panic"
 )]
 
+mod cli;
 mod durability;
 mod identity;
 mod model;

@@ -8,7 +8,9 @@ mod doctor;
 mod init;
 mod man;
 mod model;
+mod records;
 mod release;
+mod report;
 mod scenario;
 mod status;
 
@@ -34,8 +36,12 @@ pub(crate) enum Command {
     Man(man::ManArgs),
     /// Import, download, list and show models for the embedded engine
     Model(model::ModelArgs),
+    /// See, move and prune what is stored
+    Records(records::RecordsArgs),
     /// List, compare, promote, roll back and move releases
     Release(release::ReleaseArgs),
+    /// Give feedback on exchanges
+    Report(report::ReportArgs),
     /// List, create, change and delete scenarios
     Scenario(scenario::ScenarioArgs),
     /// Show what is stored and served
@@ -52,7 +58,9 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Init(args) => init::run(context, args),
         Command::Man(args) => man::run(context, args),
         Command::Model(args) => model::run(context, args),
+        Command::Records(args) => records::run(context, args),
         Command::Release(args) => release::run(context, args),
+        Command::Report(args) => report::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Status(args) => status::run(context, args),
     }
