@@ -99,14 +99,23 @@ impl Context {
 
     /// The store of experience in that directory.
     pub(crate) fn store(&self, missing: Store) -> Result<Experience, CliError> {
-        let path = self.settings()?.storage.experience_db();
+        self.store_of(self.settings()?, missing)
+    }
+
+    /// The same for settings that a command made itself.
+    pub(crate) fn store_of(&self, settings: &Settings, missing: Store) -> Result<Experience, CliError> {
+        let path = settings.storage.experience_db();
         if missing == Store::MustExist && !path.exists() {
             return Err(
                 CliError::new(Exit::Usage, format!("there is no store at {}", path.display()))
                     .hint("reef serve creates it; or name the directory that holds it with --dir or -c"),
             );
         }
-        Ok(Experience::open(&path, StoreOptions::default())?)
+        let options = StoreOptions {
+            queue_writes: settings.storage.write_queue as usize,
+            ..StoreOptions::default()
+        };
+        Ok(Experience::open(&path, options)?)
     }
 
     /// For a command that reads no settings: settings on its command line are a mistake.

@@ -7,6 +7,7 @@ mod client;
 mod cmd;
 mod context;
 mod dotted;
+mod engines;
 mod error;
 mod exit;
 mod format;
@@ -48,7 +49,9 @@ fn run(argv: Vec<OsString>) -> Exit {
         Err(error) => return usage(&early_output(&argv), &error),
     };
     let context = Context::new(&cli.global, overrides);
-    logging::for_command(&context);
+    if !cli.command.is_service() {
+        logging::for_command(&context);
+    }
     match cmd::run(&context, cli.command) {
         Ok(exit) => exit,
         Err(error) => report(context.output(), &error),

@@ -542,7 +542,7 @@ proptest! {
                     let Source::File { line, .. } = fault.source else {
                         return Err(TestCaseError::fail(format!("{fault} has no place")));
                     };
-                    prop_assert!(line >= 1 && line <= text.split('\n').count() + 1, "{fault}");
+                    prop_assert!(line >= 1 && line <= text.split(['\n', '\r']).count() + 1, "{fault}");
                 }
             }
         }

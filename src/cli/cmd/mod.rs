@@ -12,6 +12,7 @@ mod records;
 mod release;
 mod report;
 mod scenario;
+mod serve;
 mod status;
 
 use clap::Subcommand;
@@ -44,8 +45,17 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     /// List, create, change and delete scenarios
     Scenario(scenario::ScenarioArgs),
+    /// Answer requests and record them, until a signal says stop
+    Serve(serve::ServeArgs),
     /// Show what is stored and served
     Status(status::StatusArgs),
+}
+
+impl Command {
+    /// The service starts logging itself, once it knows its settings.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
 }
 
 /// Runs one command.
@@ -62,6 +72,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Release(args) => release::run(context, args),
         Command::Report(args) => report::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
+        Command::Serve(args) => serve::run(context, args),
         Command::Status(args) => status::run(context, args),
     }
 }

@@ -1,0 +1,198 @@
+//! `reef serve`
+
+use clap::Args;
+use serde_json::json;
+
+use super::config;
+use crate::cli::context::{Store, given};
+use crate::cli::{CliError, Context, Exit, engines, logging};
+use crate::config::{OnFailure, Override, Settings};
+use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
+
+/// Answer requests and record them, until a signal says stop
+///
+/// Runs in the foreground. SIGTERM or Ctrl-C stops accepting and lets open requests finish for reef.drain-timeout; a
+/// second signal exits at once. With --json, an event `listening` on standard output says where.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Base URL of the provider that answers, with or without /v1
+    #[arg(long, value_name = "URL", help_heading = "Provider")]
+    upstream_url: Option<String>,
+    /// The model requested when a client names none
+    #[arg(long, value_name = "MODEL", help_heading = "Provider")]
+    upstream_model: Option<String>,
+    /// The API the provider speaks: openai, responses or anthropic
+    #[arg(long, value_name = "API", help_heading = "Provider")]
+    upstream_api: Option<String>,
+    /// Credential for the provider; other users of this machine can see it in the process list, so prefer the next one
+    #[arg(long, value_name = "KEY", help_heading = "Provider", conflicts_with = "upstream_api_key_env")]
+    upstream_api_key: Option<String>,
+    /// The environment variable that holds the credential [default: REEF_UPSTREAM_API_KEY]
+    #[arg(long, value_name = "VAR", help_heading = "Provider")]
+    upstream_api_key_env: Option<String>,
+    /// A model of a known provider (ollama/…, openai/…, anthropic/…), or the path of a model to serve from this process
+    #[arg(long, value_name = "[PROVIDER/]MODEL", help_heading = "Provider", conflicts_with = "upstream_model")]
+    model: Option<String>,
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Port to listen on; 0 takes a free one [default: 8900]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Listen beyond this machine without any token
+    #[arg(long)]
+    allow_open: bool,
+    /// Print every setting with its source and exit
+    #[arg(long)]
+    print_config: bool,
+}
+
+pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> {
+    let settings = context.settings_with(flags(context, &args)?)?;
+    if args.print_config {
+        return config::show(context, &settings, false, "");
+    }
+    logging::for_service(context, &settings);
+    let engine = engines::build(&settings)?;
+    let store = context.store_of(&settings, Store::Create)?;
+    context.runtime()?.block_on(async {
+        let shutdown = Shutdown::on_signals()
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
+        let server = Server::bind(options(&settings), store, engine).await?;
+        announce(context, &settings, &server)?;
+        Ok(match server.run(shutdown).await {
+            Stopped::Drained => Exit::Ok,
+            Stopped::Cut(open) => {
+                context.output().warn(&format!("{open} requests were still open and were cut"));
+                Exit::Ok
+            }
+            Stopped::Forced => Exit::Interrupted,
+        })
+    })
+}
+
+fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<(), CliError> {
+    let Some(address) = server.address() else { return Ok(()) };
+    let url = format!("http://{address}");
+    let output = context.output();
+    if output.json() {
+        return output.event("listening", &json!({"url": url, "address": address, "pid": std::process::id()}));
+    }
+    let answers = match &settings.inference.upstream_url {
+        Some(upstream) => format!("answered by {}", without_credentials(upstream)),
+        None => "answered by the embedded model".to_owned(),
+    };
+    output.note(&format!(
+        "reef listens on {url}, {answers}; records in {}",
+        settings.storage.dir.display()
+    ));
+    Ok(())
+}
+
+fn without_credentials(url: &str) -> String {
+    match (url.split_once("://"), url.rfind('@')) {
+        (Some((scheme, _)), Some(at)) => format!("{scheme}://{}", &url[at + 1..]),
+        _ => url.to_owned(),
+    }
+}
+
+/// The command's own flags as settings.
+fn flags(context: &Context, args: &ServeArgs) -> Result<Vec<Override>, CliError> {
+    let mut flags = Vec::new();
+    let mut set = |flag: &str, key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            flags.push(given(flag, key, value));
+        }
+    };
+    if let Some(model) = &args.model {
+        model_flags(context, model, &mut set)?;
+    }
+    set("--upstream-url", "inference.upstream-url", args.upstream_url.clone());
+    set("--upstream-model", "inference.upstream-model", args.upstream_model.clone());
+    set("--upstream-api", "inference.upstream-api", args.upstream_api.clone());
+    set("--upstream-api-key", "inference.upstream-api-key", args.upstream_api_key.clone());
+    if let Some(name) = &args.upstream_api_key_env {
+        let Some(key) = context.env(name) else {
+            return Err(CliError::new(Exit::Usage, format!("the environment variable {name} is not set"))
+                .hint("--upstream-api-key-env names the variable that holds the provider's credential"));
+        };
+        set("--upstream-api-key-env", "inference.upstream-api-key", Some(key.to_owned()));
+    }
+    set("--host", "reef.host", args.host.clone());
+    set("--port", "reef.port", args.port.map(|port| port.to_string()));
+    set("--allow-open", "reef.allow-open", args.allow_open.then(|| "true".to_owned()));
+    Ok(flags)
+}
+
+/// `ollama/llama3.2`, `openai/gpt-5`, `anthropic/claude-…`; any other prefix is part of the model's id. A path that
+/// exists is a model for the embedded engine.
+fn model_flags(
+    context: &Context,
+    model: &str,
+    set: &mut dyn FnMut(&str, &str, Option<String>),
+) -> Result<(), CliError> {
+    let flag = "--model";
+    let provider = |name: &str| model.strip_prefix(name).and_then(|rest| rest.strip_prefix('/'));
+    let key = |variable: &str| {
+        context
+            .env("REEF_UPSTREAM_API_KEY")
+            .or_else(|| context.env(variable))
+            .map(str::to_owned)
+    };
+    if model.trim().is_empty() {
+        return Err(CliError::new(Exit::Usage, "--model is empty").hint("for example --model ollama/llama3.2"));
+    }
+    let (url, api, key, id) = if let Some(id) = provider("ollama") {
+        ("http://127.0.0.1:11434", "openai", Some("ollama".to_owned()), id)
+    } else if let Some(id) = provider("openai") {
+        ("https://api.openai.com", "openai", key("OPENAI_API_KEY"), id)
+    } else if let Some(id) = provider("anthropic") {
+        ("https://api.anthropic.com", "anthropic", key("ANTHROPIC_API_KEY"), id)
+    } else if std::path::Path::new(model).exists() {
+        set(flag, "inference.model-path", Some(model.to_owned()));
+        return Ok(());
+    } else {
+        set(flag, "inference.upstream-model", Some(model.to_owned()));
+        return Ok(());
+    };
+    set(flag, "inference.upstream-url", Some(url.to_owned()));
+    set(flag, "inference.upstream-api", Some(api.to_owned()));
+    set(flag, "inference.upstream-api-key", key);
+    set(flag, "inference.upstream-model", Some(id.to_owned()));
+    Ok(())
+}
+
+fn options(settings: &Settings) -> ServeOptions {
+    let reef = &settings.reef;
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    ServeOptions {
+        host: reef.host.clone(),
+        port: reef.port,
+        tokens: settings.tokens().iter().map(|token| token.expose().to_owned()).collect(),
+        allow_open: reef.allow_open,
+        console_origins: reef.console_origins.clone(),
+        implicit_scenarios: reef.allow_implicit_scenario_creation,
+        training_mode: settings.training.mode(),
+        max_body_bytes: size(reef.max_body.0),
+        max_recorded_bytes: size(settings.storage.max_recorded_body.0),
+        on_store_failure: match settings.storage.on_failure {
+            OnFailure::Serve => OnStoreFailure::Serve,
+            OnFailure::Refuse => OnStoreFailure::Refuse,
+        },
+        keep_alive: Some(settings.inference.keep_alive_s).filter(|interval| !interval.is_zero()),
+        drain: reef.drain_timeout,
+        client_timeout: reef.client_timeout,
+        max_in_flight: reef.max_in_flight as usize,
+    }
+}
+
+impl From<ServeError> for CliError {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Address { .. } | ServeError::Busy { .. } | ServeError::Open { .. } => {
+                Self::from_error(Exit::Usage, error)
+            }
+            ServeError::Directory(_) => Self::from_error(Exit::Store, error),
+        }
+    }
+}
