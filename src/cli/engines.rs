@@ -19,10 +19,12 @@ pub(crate) fn build(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
 fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
     let inference = &settings.inference;
     let Some(url) = inference.upstream_url.clone().or_else(|| inference.url.clone()) else {
-        return Err(CliError::new(Exit::Usage, "nothing is configured that could answer requests")
-            .hint("name a provider: --upstream-url http://127.0.0.1:8000 --upstream-model MODEL")
-            .hint("or a model of a known provider: --model ollama/llama3.2, --model openai/gpt-5")
-            .hint("or a deployment file: -c serve.toml (reef init writes one)"));
+        return Err(
+            CliError::new(Exit::Usage, "nothing is configured that could answer requests")
+                .hint("name a provider: --upstream-url http://127.0.0.1:8000 --upstream-model MODEL")
+                .hint("or a model of a known provider: --model ollama/llama3.2, --model openai/gpt-5")
+                .hint("or a deployment file: -c serve.toml (reef init writes one)"),
+        );
     };
     let mut providers = vec![ProviderOptions {
         url,
@@ -59,7 +61,7 @@ fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
         },
         ..UpstreamOptions::new(first)
     };
-    let engine = Upstream::new(&options).or_exit(Exit::Usage)?;
+    let engine = Upstream::new(options).or_exit(Exit::Usage)?;
     Ok(Arc::new(engine))
 }
 
@@ -72,7 +74,9 @@ fn api(api: UpstreamApi) -> Api {
 }
 
 fn embedded(_settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
-    Err(CliError::new(Exit::NotCompiled, "this build cannot serve a model of its own")
-        .hint("build it with the feature torch: ./scripts/setup.sh && cargo build --release")
-        .hint("or name a provider with --upstream-url"))
+    Err(
+        CliError::new(Exit::NotCompiled, "this build cannot serve a model of its own")
+            .hint("build it with the feature torch: ./scripts/setup.sh && cargo build --release")
+            .hint("or name a provider with --upstream-url"),
+    )
 }

@@ -1,5 +1,7 @@
 //! `reef serve`
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::json;
 
@@ -7,7 +9,11 @@ use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::{CliError, Context, Exit, engines, logging};
 use crate::config::{OnFailure, Override, Settings};
+use crate::experience::Retention;
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
+
+/// Time between two looks for bodies that retention does not keep.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Answer requests and record them, until a signal says stop
 ///
@@ -25,13 +31,23 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "API", help_heading = "Provider")]
     upstream_api: Option<String>,
     /// Credential for the provider; other users of this machine can see it in the process list, so prefer the next one
-    #[arg(long, value_name = "KEY", help_heading = "Provider", conflicts_with = "upstream_api_key_env")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        help_heading = "Provider",
+        conflicts_with = "upstream_api_key_env"
+    )]
     upstream_api_key: Option<String>,
     /// The environment variable that holds the credential [default: REEF_UPSTREAM_API_KEY]
     #[arg(long, value_name = "VAR", help_heading = "Provider")]
     upstream_api_key_env: Option<String>,
     /// A model of a known provider (ollama/…, openai/…, anthropic/…), or the path of a model to serve from this process
-    #[arg(long, value_name = "[PROVIDER/]MODEL", help_heading = "Provider", conflicts_with = "upstream_model")]
+    #[arg(
+        long,
+        value_name = "[PROVIDER/]MODEL",
+        help_heading = "Provider",
+        conflicts_with = "upstream_model"
+    )]
     model: Option<String>,
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "HOST")]
@@ -58,12 +74,15 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     context.runtime()?.block_on(async {
         let shutdown = Shutdown::on_signals()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
-        let server = Server::bind(options(&settings), store, engine).await?;
+        let server = Server::bind(options(&settings), store.clone(), engine).await?;
+        tokio::spawn(store.keep_pruned(retention(&settings), RETENTION_INTERVAL, shutdown.drain.clone()));
         announce(context, &settings, &server)?;
         Ok(match server.run(shutdown).await {
             Stopped::Drained => Exit::Ok,
             Stopped::Cut(open) => {
-                context.output().warn(&format!("{open} requests were still open and were cut"));
+                context
+                    .output()
+                    .warn(&format!("{open} requests were still open and were cut"));
                 Exit::Ok
             }
             Stopped::Forced => Exit::Interrupted,
@@ -76,7 +95,10 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<(
     let url = format!("http://{address}");
     let output = context.output();
     if output.json() {
-        return output.event("listening", &json!({"url": url, "address": address, "pid": std::process::id()}));
+        return output.event(
+            "listening",
+            &json!({"url": url, "address": address, "pid": std::process::id()}),
+        );
     }
     let answers = match &settings.inference.upstream_url {
         Some(upstream) => format!("answered by {}", without_credentials(upstream)),
@@ -108,19 +130,37 @@ fn flags(context: &Context, args: &ServeArgs) -> Result<Vec<Override>, CliError>
         model_flags(context, model, &mut set)?;
     }
     set("--upstream-url", "inference.upstream-url", args.upstream_url.clone());
-    set("--upstream-model", "inference.upstream-model", args.upstream_model.clone());
+    set(
+        "--upstream-model",
+        "inference.upstream-model",
+        args.upstream_model.clone(),
+    );
     set("--upstream-api", "inference.upstream-api", args.upstream_api.clone());
-    set("--upstream-api-key", "inference.upstream-api-key", args.upstream_api_key.clone());
+    set(
+        "--upstream-api-key",
+        "inference.upstream-api-key",
+        args.upstream_api_key.clone(),
+    );
     if let Some(name) = &args.upstream_api_key_env {
         let Some(key) = context.env(name) else {
-            return Err(CliError::new(Exit::Usage, format!("the environment variable {name} is not set"))
-                .hint("--upstream-api-key-env names the variable that holds the provider's credential"));
+            return Err(
+                CliError::new(Exit::Usage, format!("the environment variable {name} is not set"))
+                    .hint("--upstream-api-key-env names the variable that holds the provider's credential"),
+            );
         };
-        set("--upstream-api-key-env", "inference.upstream-api-key", Some(key.to_owned()));
+        set(
+            "--upstream-api-key-env",
+            "inference.upstream-api-key",
+            Some(key.to_owned()),
+        );
     }
     set("--host", "reef.host", args.host.clone());
     set("--port", "reef.port", args.port.map(|port| port.to_string()));
-    set("--allow-open", "reef.allow-open", args.allow_open.then(|| "true".to_owned()));
+    set(
+        "--allow-open",
+        "reef.allow-open",
+        args.allow_open.then(|| "true".to_owned()),
+    );
     Ok(flags)
 }
 
@@ -162,13 +202,27 @@ fn model_flags(
     Ok(())
 }
 
+fn retention(settings: &Settings) -> Retention {
+    Retention {
+        max_bytes: Some(settings.storage.retention_max_bytes.0),
+        max_age: settings
+            .storage
+            .retention_days
+            .and_then(|days| Duration::try_from_secs_f64(days * 86_400.0).ok()),
+    }
+}
+
 fn options(settings: &Settings) -> ServeOptions {
     let reef = &settings.reef;
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     ServeOptions {
         host: reef.host.clone(),
         port: reef.port,
-        tokens: settings.tokens().iter().map(|token| token.expose().to_owned()).collect(),
+        tokens: settings
+            .tokens()
+            .iter()
+            .map(|token| token.expose().to_owned())
+            .collect(),
         allow_open: reef.allow_open,
         console_origins: reef.console_origins.clone(),
         implicit_scenarios: reef.allow_implicit_scenario_creation,
