@@ -9,7 +9,11 @@
 
 #[path = "release/chain.rs"]
 mod chain;
+#[path = "release/crash.rs"]
+mod crash;
 #[path = "release/publish.rs"]
 mod publish;
+#[path = "release/race.rs"]
+mod race;
 #[path = "release/rig.rs"]
 mod rig;

@@ -1,4 +1,8 @@
 //! Refs: where each chain ends, what is held, what is archived. A head moves only by compare-and-swap.
+//!
+//! A chain is a branch, `refs/heads/<scenario>`, so that `git log`, `git clone` and every host of git repositories show
+//! it. `refs/reef/scenarios/<scenario>/head` is the same ref by another name (a symbolic ref) and says that the branch is
+//! a scenario; `refs/reef/base` names `refs/heads/_base` in the same way.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +15,7 @@ use super::commit::release_id;
 use super::error::git_at;
 use super::{ReleaseError, Repository};
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::sys::failpoint;
+use crate::sys::{clock, failpoint};
 
 const SCENARIOS: &str = "refs/reef/scenarios/";
 const RELEASES: &str = "refs/reef/releases/";
@@ -31,14 +35,18 @@ pub struct HeadStamp {
     mtime_ns: i128,
 }
 
-fn head_ref(scenario: &ScenarioName) -> String {
+fn alias(scenario: &ScenarioName) -> String {
     format!("{SCENARIOS}{scenario}/head")
+}
+
+fn branch(scenario: &ScenarioName) -> String {
+    format!("refs/heads/{scenario}")
 }
 
 impl Repository {
     /// The newest release of a scenario.
     pub fn head(&self, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
-        read(&self.git()?, &head_ref(scenario))
+        head_of(&self.git()?, scenario)
     }
 
     /// The artifact new scenarios start from.
@@ -48,14 +56,25 @@ impl Repository {
 
     /// Every scenario with its head, by name.
     pub fn scenarios(&self) -> Result<Vec<(ScenarioName, ReleaseId)>, ReleaseError> {
-        let mut found: Vec<(ScenarioName, ReleaseId)> = self
-            .refs(&format!("{SCENARIOS}*"))?
-            .into_iter()
-            .filter_map(|(name, id)| {
-                let name = name.strip_prefix(SCENARIOS)?.strip_suffix("/head")?;
-                Some((ScenarioName::new(name).ok()?, id))
-            })
-            .collect();
+        let git = self.git()?;
+        let mut found = Vec::new();
+        for name in git
+            .references_glob(&format!("{SCENARIOS}*"))
+            .map_err(git_at("list refs"))?
+            .names()
+        {
+            let name = name.map_err(git_at("list refs"))?;
+            let Some(scenario) = name
+                .strip_prefix(SCENARIOS)
+                .and_then(|name| name.strip_suffix("/head"))
+                .and_then(|name| ScenarioName::new(name).ok())
+            else {
+                continue;
+            };
+            if let Some(head) = head_of(&git, &scenario)? {
+                found.push((scenario, head));
+            }
+        }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(found)
     }
@@ -73,11 +92,6 @@ impl Repository {
     pub fn archived(&self, scenario: &ScenarioName) -> Result<Vec<ReleaseId>, ReleaseError> {
         let found = self.refs(&format!("{ARCHIVED}{scenario}/*"))?;
         Ok(found.into_iter().map(|(_, id)| id).collect())
-    }
-
-    /// Every ref of Reef with what it points at.
-    pub(super) fn all_refs(&self) -> Result<Vec<(String, ReleaseId)>, ReleaseError> {
-        self.refs("refs/reef/*")
     }
 
     fn refs(&self, glob: &str) -> Result<Vec<(String, ReleaseId)>, ReleaseError> {
@@ -99,26 +113,32 @@ impl Repository {
         new: &ReleaseId,
         expected: Option<&ReleaseId>,
     ) -> Result<(), ReleaseError> {
-        self.swap(&head_ref(scenario), new, expected)
-            .map_err(|lost| match lost {
-                Swap::Lost(actual) => ReleaseError::Conflict {
-                    scenario: scenario.clone(),
-                    expected: expected.cloned(),
-                    actual,
-                },
-                Swap::Failed(error) => error,
-            })?;
         if expected.is_none() {
-            self.show_as_branch(&format!("refs/heads/{scenario}"), &head_ref(scenario));
+            self.prepare_branch(scenario)?;
+        }
+        self.swap(&branch(scenario), new, expected).map_err(|lost| match lost {
+            Swap::Lost(actual) => ReleaseError::Conflict {
+                scenario: scenario.clone(),
+                expected: expected.cloned(),
+                actual,
+            },
+            Swap::Failed(error) => error,
+        })?;
+        if expected.is_none() {
+            self.point_head();
         }
         Ok(())
     }
 
     /// Makes a release the base, if there is none; gives the one that is.
     pub fn set_base(&self, new: &ReleaseId) -> Result<ReleaseId, ReleaseError> {
-        match self.swap(BASE, new, None) {
+        {
+            let _lock = self.lock()?;
+            point(&self.git()?, BASE, BASE_BRANCH)?;
+        }
+        match self.swap(BASE_BRANCH, new, None) {
             Ok(()) => {
-                self.show_as_branch(BASE_BRANCH, BASE);
+                self.point_head();
                 Ok(new.clone())
             }
             Err(Swap::Lost(Some(first))) => Ok(first),
@@ -165,7 +185,7 @@ impl Repository {
         }
         let _lock = self.lock()?;
         let git = self.git()?;
-        let actual = read(&git, &head_ref(scenario))?;
+        let actual = head_of(&git, scenario)?;
         if actual.as_ref() != Some(&head) {
             self.delete_ref(&git, &name)?;
             return Err(ReleaseError::Conflict {
@@ -174,15 +194,33 @@ impl Repository {
                 actual,
             });
         }
-        self.delete_ref(&git, &head_ref(scenario))?;
-        self.delete_ref(&git, &format!("refs/heads/{scenario}"))?;
+        self.delete_ref(&git, &alias(scenario))?;
+        self.delete_ref(&git, &branch(scenario))?;
         drop(git);
-        self.point_head_somewhere()
+        self.point_head();
+        Ok(())
+    }
+
+    /// Makes a branch a scenario's before it exists. A branch that is there without being one, left by an archiving that
+    /// was cut short or made by a person, is put away.
+    fn prepare_branch(&self, scenario: &ScenarioName) -> Result<(), ReleaseError> {
+        let _lock = self.lock()?;
+        let git = self.git()?;
+        let (alias, branch) = (alias(scenario), branch(scenario));
+        if git.find_reference(&alias).is_err()
+            && let Some(stray) = read(&git, &branch)?
+        {
+            let away = format!("{ARCHIVED}{scenario}/{}", clock::now_us());
+            git.reference(&away, oid(&stray)?, false, "reef")
+                .map_err(git_at("put a branch away"))?;
+            self.delete_ref(&git, &branch)?;
+        }
+        point(&git, &alias, &branch)
     }
 
     /// A cheap look at whether a head may have moved, for a server that watches it.
     pub fn head_stamp(&self, scenario: &ScenarioName) -> Option<HeadStamp> {
-        let loose = fs::metadata(self.path().join(head_ref(scenario)));
+        let loose = fs::metadata(self.path().join(branch(scenario)));
         let metadata = loose.or_else(|_| fs::metadata(self.path().join("packed-refs"))).ok()?;
         Some(HeadStamp {
             ino: metadata.ino(),
@@ -247,35 +285,48 @@ impl Repository {
         }
     }
 
-    /// A branch that is another name of a chain, for `git log` and `git clone`. It is a convenience: the chain stands
-    /// without it.
-    fn show_as_branch(&self, branch: &str, target: &str) {
-        let named = || {
+    /// `HEAD` names a chain that exists, a scenario's rather than the base. It is a convenience of `git log` and
+    /// `git clone`: the chains stand without it.
+    fn point_head(&self) {
+        let pointed = || {
             let _lock = self.lock()?;
             let git = self.git()?;
-            git.reference_symbolic(branch, target, true, "reef")
-                .map_err(git_at("name a branch"))?;
-            drop(git);
-            self.point_head_somewhere()
+            let current = git.find_reference("HEAD").map_err(git_at("read HEAD"))?;
+            let name = current.symbolic_target().ok().flatten().unwrap_or_default().to_owned();
+            if name != BASE_BRANCH && git.refname_to_id(&name).is_ok() {
+                return Ok(());
+            }
+            let target = match self.scenarios()?.first() {
+                Some((scenario, _)) => branch(scenario),
+                None => BASE_BRANCH.to_owned(),
+            };
+            git.set_head(&target).map_err(git_at("point HEAD"))
         };
-        if let Err(error) = named() {
-            tracing::warn!(branch, %error, "the chain has no branch for `git log`");
+        let done: Result<(), ReleaseError> = pointed();
+        if let Err(error) = done {
+            tracing::warn!(%error, "HEAD of the artifact repository names no chain");
         }
     }
+}
 
-    /// `HEAD` names a chain that exists, a scenario's rather than the base.
-    fn point_head_somewhere(&self) -> Result<(), ReleaseError> {
-        let git = self.git()?;
-        let current = git.find_reference("HEAD").map_err(git_at("read HEAD"))?;
-        let name = current.symbolic_target().ok().flatten().unwrap_or_default().to_owned();
-        if name != BASE_BRANCH && git.refname_to_id(&name).is_ok() {
-            return Ok(());
-        }
-        let target = match self.scenarios()?.first() {
-            Some((scenario, _)) => format!("refs/heads/{scenario}"),
-            None => BASE_BRANCH.to_owned(),
-        };
-        git.set_head(&target).map_err(git_at("point HEAD"))
+/// Makes `name` another name of `target`.
+fn point(git: &git2::Repository, name: &str, target: &str) -> Result<(), ReleaseError> {
+    let is_so = git
+        .find_reference(name)
+        .is_ok_and(|found| found.symbolic_target().ok().flatten() == Some(target));
+    if !is_so {
+        git.reference_symbolic(name, target, true, "reef")
+            .map_err(git_at("name a branch"))?;
+    }
+    Ok(())
+}
+
+/// The branch of a scenario, if it is one.
+fn head_of(git: &git2::Repository, scenario: &ScenarioName) -> Result<Option<ReleaseId>, ReleaseError> {
+    match git.find_reference(&alias(scenario)) {
+        Ok(_) => read(git, &branch(scenario)),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(git_at("read a ref")(error)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Publishing through the store: what is appended, who loses, what is decided.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use reef::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
 use reef::experience::{Experience, StepQuery, StoreOptions};
@@ -11,7 +11,10 @@ use crate::rig::{Rig, scenario};
 
 /// A publisher on the files in a rig's directory.
 pub fn publisher(rig: &Rig) -> Publisher {
-    let dir = rig.dir.path();
+    publisher_at(rig.dir.path())
+}
+
+pub fn publisher_at(dir: &Path) -> Publisher {
     let experience = Experience::open(&dir.join("experience.db"), StoreOptions::default()).unwrap();
     Publisher::open(
         &dir.join("artifacts.git"),
