@@ -1,0 +1,262 @@
+//! From a request's body to something the engine thread can generate: dialect, template, tokens, limits, constraint.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::constraint::{Constraint, Constraints, call_schema};
+use super::options::{TorchError, TorchOptions};
+use super::sampler::Sampling;
+use super::sequence::Goal;
+use super::vocabulary::Vocabulary;
+use crate::domain::Route;
+use crate::engine::chat::{
+    ChatRequest, ChatTemplate, OutputFormat, OutputParser, OutputStyle, RequestFault, SamplingChoice, TemplateError,
+    ToolChoice, parse,
+};
+use crate::engine::torch::model::{GenerationDefaults, Tokenizer};
+
+/// What requests are prepared with.
+pub(crate) struct Preparer {
+    template: ChatTemplate,
+    style: OutputStyle,
+    vocabulary: Arc<Vocabulary>,
+    constraints: Result<Constraints, String>,
+    defaults: GenerationDefaults,
+    max_context: usize,
+    capture_top: usize,
+}
+
+/// A request that can be submitted.
+pub(crate) struct Prepared {
+    pub(crate) request: ChatRequest,
+    pub(crate) goal: Goal,
+    pub(crate) constraint: Option<Constraint>,
+    style: OutputStyle,
+    tools: Vec<String>,
+    prompt: String,
+    forced_call: bool,
+}
+
+impl Prepared {
+    /// A reader for one of its answers.
+    pub(crate) fn parser(&self) -> OutputParser {
+        OutputParser::new(self.style, self.tools.clone(), &self.prompt, self.forced_call)
+    }
+}
+
+impl Preparer {
+    pub(crate) fn new(vocabulary: &Arc<Vocabulary>, options: &TorchOptions) -> Result<Self, TorchError> {
+        let tokenizer = vocabulary.tokenizer();
+        let dir = || options.model_dir.clone();
+        let source = tokenizer
+            .chat_template()
+            .ok_or_else(|| TorchError::NoChatTemplate { dir: dir() })?;
+        let template = ChatTemplate::new(source, template_constants(tokenizer)).map_err(|error| {
+            let reason = describe(&error);
+            TorchError::ChatTemplate { dir: dir(), reason }
+        })?;
+        Ok(Self {
+            style: OutputStyle::of_template(template.source()),
+            template,
+            constraints: Constraints::new(vocabulary),
+            defaults: tokenizer.generation().clone(),
+            vocabulary: Arc::clone(vocabulary),
+            max_context: options.max_context,
+            capture_top: options.capture_top_k,
+        })
+    }
+
+    /// The number of tokens of a request's prompt.
+    pub(crate) fn count(&self, route: Route, body: &[u8]) -> Result<usize, RequestFault> {
+        let request = parse(route, body)?;
+        let prompt = self.render(&request)?;
+        Ok(self.encode(&prompt)?.len())
+    }
+
+    /// Prepares a request; `seed` is used if it names none.
+    pub(crate) fn prepare(&self, route: Route, body: &[u8], seed: u64) -> Result<Prepared, RequestFault> {
+        let request = parse(route, body)?;
+        let mut prompt = self.render(&request)?;
+        let forced = match &request.tool_choice {
+            ToolChoice::Required => Some(None),
+            ToolChoice::Named(name) => Some(Some(name.as_str())),
+            ToolChoice::Auto | ToolChoice::None => None,
+        };
+        if forced.is_some() {
+            prompt.push_str(self.style.call_prefix());
+        }
+        let schema = match (forced, &request.format) {
+            (Some(name), _) => Some(("tools", call_schema(&request.tools, name, self.style.arguments_key()))),
+            (None, OutputFormat::Text) => None,
+            (None, OutputFormat::JsonObject) => Some(("response_format", json!({"type": "object"}))),
+            (None, OutputFormat::JsonSchema(schema)) => Some(("response_format", schema.clone())),
+        };
+        let constraint = schema
+            .map(|(param, schema)| {
+                let constraints = self.constraints.as_ref().map_err(Clone::clone);
+                constraints
+                    .and_then(|constraints| constraints.json(&schema))
+                    .map_err(|reason| RequestFault::Schema {
+                        param: param.to_owned(),
+                        reason,
+                    })
+            })
+            .transpose()?;
+        let tokens = self.encode(&prompt)?;
+        let room = self.max_context.saturating_sub(tokens.len());
+        if room == 0 || tokens.is_empty() {
+            return Err(RequestFault::ContextLength {
+                limit: self.max_context,
+                needed: tokens.len() + 1,
+                prompt: tokens.len(),
+                answer: 1,
+            });
+        }
+        let tools = offered(&request);
+        let mut stops = request.stop.clone();
+        if forced.is_none() && !request.parallel_tool_calls && !tools.is_empty() {
+            stops.extend(self.style.call_end().map(str::to_owned));
+        }
+        let goal = Goal {
+            prompt: tokens.into(),
+            sampling: self.sampling(&request.sampling, seed),
+            n_client_stops: request.stop.len(),
+            stops,
+            max_new: request.max_tokens.unwrap_or(room).min(room),
+            min_new: request.sampling.min_tokens.unwrap_or(0),
+            ignore_end: request.sampling.ignore_eos,
+            client_top: request.logprobs,
+            capture_top: self.capture_top,
+        };
+        Ok(Prepared {
+            goal,
+            constraint,
+            style: self.style,
+            tools,
+            prompt,
+            forced_call: forced.is_some(),
+            request,
+        })
+    }
+
+    fn render(&self, request: &ChatRequest) -> Result<String, RequestFault> {
+        let offered: &[Value] = match request.tool_choice {
+            ToolChoice::None => &[],
+            _ => &request.tools,
+        };
+        let described;
+        let (messages, tools) = if offered.is_empty() || self.template.knows_tools() {
+            (&request.messages, offered)
+        } else {
+            described = with_described_tools(&request.messages, offered);
+            (&described, [].as_slice())
+        };
+        self.template
+            .render(messages, tools, true, &request.template_variables)
+            .map_err(|error| RequestFault::Template {
+                reason: describe(&error),
+            })
+    }
+
+    fn encode(&self, prompt: &str) -> Result<Vec<u32>, RequestFault> {
+        let tokenizer = self.vocabulary.tokenizer();
+        tokenizer.encode(prompt, false).map_err(|error| RequestFault::Template {
+            reason: error.to_string(),
+        })
+    }
+
+    /// The client's sampling, then the model's own defaults, then plain sampling.
+    fn sampling(&self, asked: &SamplingChoice, seed: u64) -> Sampling {
+        let plain = Sampling::default();
+        let defaults = &self.defaults;
+        let default = |value: Option<f64>, plain: f32| value.map_or(plain, |value| value as f32);
+        let default_top_k = defaults.top_k.map_or(0, |k| usize::try_from(k).unwrap_or(0));
+        Sampling {
+            temperature: asked
+                .temperature
+                .unwrap_or_else(|| default(defaults.temperature, plain.temperature)),
+            top_p: asked.top_p.unwrap_or_else(|| default(defaults.top_p, plain.top_p)),
+            top_k: asked.top_k.unwrap_or(default_top_k),
+            min_p: asked.min_p.unwrap_or(plain.min_p),
+            repetition_penalty: asked
+                .repetition_penalty
+                .unwrap_or_else(|| default(defaults.repetition_penalty, plain.repetition_penalty)),
+            presence_penalty: asked.presence_penalty.unwrap_or(plain.presence_penalty),
+            frequency_penalty: asked.frequency_penalty.unwrap_or(plain.frequency_penalty),
+            logit_bias: asked.logit_bias.clone(),
+            seed: asked.seed.unwrap_or(seed),
+        }
+    }
+}
+
+fn offered(request: &ChatRequest) -> Vec<String> {
+    if request.tool_choice == ToolChoice::None {
+        return Vec::new();
+    }
+    request
+        .tools
+        .iter()
+        .filter_map(|tool| Some(tool.get("function")?.get("name")?.as_str()?.to_owned()))
+        .collect()
+}
+
+/// For templates that know nothing of tools: the tools in the system message, and past calls and results as text.
+fn with_described_tools(messages: &[Value], tools: &[Value]) -> Vec<Value> {
+    let mut text = String::from(
+        "You can call functions. To call one, write one line of JSON between <tool_call> and </tool_call>, like \
+         <tool_call>{\"name\": \"function name\", \"arguments\": {}}</tool_call>, and nothing after it. The functions \
+         are:\n",
+    );
+    for tool in tools {
+        text.push_str(&tool["function"].to_string());
+        text.push('\n');
+    }
+    let mut out = Vec::with_capacity(messages.len() + 1);
+    let mut rest = messages;
+    if let Some((first, others)) = messages.split_first()
+        && first["role"] == "system"
+    {
+        text = format!("{}\n\n{text}", first["content"].as_str().unwrap_or_default());
+        rest = others;
+    }
+    out.push(json!({"role": "system", "content": text}));
+    for message in rest {
+        let content = message["content"].as_str().unwrap_or_default();
+        out.push(match message["tool_calls"].as_array() {
+            Some(calls) => {
+                let mut content = content.to_owned();
+                for call in calls {
+                    content.push_str(&format!("\n<tool_call>{}</tool_call>", call["function"]));
+                }
+                json!({"role": "assistant", "content": content.trim_start()})
+            }
+            None if message["role"] == "tool" => {
+                json!({"role": "user", "content": format!("<tool_response>{content}</tool_response>")})
+            }
+            None => message.clone(),
+        });
+    }
+    out
+}
+
+fn template_constants(tokenizer: &Tokenizer) -> Map<String, Value> {
+    let special = tokenizer.special_tokens();
+    [
+        ("bos_token", &special.bos),
+        ("eos_token", &special.eos),
+        ("pad_token", &special.pad),
+        ("unk_token", &special.unk),
+    ]
+    .into_iter()
+    .filter_map(|(name, token)| Some((name.to_owned(), Value::from(token.as_deref()?))))
+    .collect()
+}
+
+/// An error with its cause, for a client who can act on it.
+fn describe(error: &TemplateError) -> String {
+    match error {
+        TemplateError::Refused { message } => message.clone(),
+        TemplateError::Syntax { source } | TemplateError::Render { source } => format!("{error}: {source}"),
+    }
+}
