@@ -5,14 +5,26 @@
 pub mod objective;
 pub mod optim;
 
+mod backend;
 mod batch;
+pub mod checkpoint;
+mod control;
 mod error;
+mod job;
 mod pack;
+mod settings;
 mod signal;
 #[cfg(feature = "torch")]
 mod tensors;
+#[cfg(all(test, feature = "torch"))]
+mod testing;
 
+#[cfg(feature = "torch")]
+pub use backend::Trainer;
 pub use batch::{TrainBatch, TrainRow};
+pub use control::{Control, StepEvent};
 pub use error::TrainError;
+pub use job::{StepJob, StepOutcome, StepResult};
 pub use pack::{MicroBatch, Shape, pack};
+pub use settings::{Limits, Method, Precision, TrainSettings};
 pub use signal::{Prepared, Signal, Skip, prepare};

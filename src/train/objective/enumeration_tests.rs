@@ -1,10 +1,17 @@
 //! Which corrections are unbiased, by exact enumeration: a tabular policy over four tokens and two positions, every one
 //! of its sixteen sequences summed. There is no sampling noise, so these are proofs to rounding.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
 
 use tch::{Device, Kind, Tensor};
 
 use super::centering::{RatioWeight, centering_term};
 use super::{Correction, Surrogate, tensor};
+use crate::train::testing::normal;
 
 const V: i64 = 4;
 const CPU: (Kind, Device) = (Kind::Double, Device::Cpu);
@@ -18,15 +25,14 @@ struct World {
 
 impl World {
     /// `noise` is the distance of the sampler's logits from the policy's.
-    fn new(seed: i64, noise: f64, constant_reward: bool) -> Self {
-        tch::manual_seed(seed);
-        let policy = Tensor::randn([2, V], CPU);
-        let sampler = &policy + Tensor::randn([2, V], CPU) * noise;
+    fn new(seed: u64, noise: f64, constant_reward: bool) -> Self {
+        let policy = normal(3 * seed, &[2, V], Kind::Double);
+        let sampler = &policy + normal(3 * seed + 1, &[2, V], Kind::Double) * noise;
         let sequences: Vec<i64> = (0..V * V).flat_map(|i| [i / V, i % V]).collect();
         let reward = if constant_reward {
             Tensor::ones([V * V], CPU)
         } else {
-            Tensor::randn([V * V], CPU)
+            normal(3 * seed + 2, &[V * V], Kind::Double)
         };
         Self {
             policy,

@@ -1,4 +1,10 @@
 //! Every loss against PyTorch's autograd, from the committed fixtures of `scripts/golden/objectives.py`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -1,5 +1,11 @@
 //! Losses and gradients against golden values. The short tables are stated formulas evaluated in f64; the fixtures are
 //! autograd results of PyTorch, made by `scripts/golden/objectives.py`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,6 +15,7 @@ use super::divergence::{Divergence, renormalized_top_k, sampled_reverse, top_k_w
 use super::reduce::StepTotals;
 use super::surrogate::{explained_variance, off_policy_sequence_mask, value_loss};
 use super::{Correction, KlEstimator, Reduction, SequenceMeasure, Surrogate, tensor};
+use crate::train::testing::normal;
 
 const OLD: [f64; 6] = [-1.0, -1.0, -1.0, -2.0, -0.5, -1.5];
 const NEW: [f64; 6] = [-0.9, -0.6, -1.4, -2.0, -2.5, -0.2];
@@ -537,10 +544,8 @@ fn end_to_end_golden() {
 
 #[test]
 fn micro_batches_add_up_to_the_step() {
-    let losses = Tensor::randn([4, 7], (Kind::Double, Device::Cpu));
-    let mask = Tensor::rand([4, 7], (Kind::Double, Device::Cpu))
-        .gt(0.4)
-        .to_kind(Kind::Double);
+    let losses = normal(1, &[4, 7], Kind::Double);
+    let mask = normal(2, &[4, 7], Kind::Double).gt(-0.3).to_kind(Kind::Double);
     let totals = StepTotals::of(&mask).unwrap();
     for reduction in [
         Reduction::SeqMeanTokenMean,

@@ -346,7 +346,7 @@ fn merge(base: &mut Value, over: &Value) {
 mod tests {
     use super::*;
 
-    fn over(value: Value) -> Map<String, Value> {
+    fn over(value: &Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
     }
 
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_key_overrides_a_key_and_a_variant_replaces_its_table() {
-        let one = ObjectiveSettings::from_family("grpo", &over(json!({"surrogate": {"high": 0.28}}))).unwrap();
+        let one = ObjectiveSettings::from_family("grpo", &over(&json!({"surrogate": {"high": 0.28}}))).unwrap();
         assert_eq!(
             one.surrogate,
             Surrogate::Ppo {
@@ -374,7 +374,7 @@ mod tests {
                 dual_clip: None
             }
         );
-        let other = over(json!({"surrogate": {"family": "reinforce"}, "kl": {"coefficient": 0.01}}));
+        let other = over(&json!({"surrogate": {"family": "reinforce"}, "kl": {"coefficient": 0.01}}));
         let settings = ObjectiveSettings::from_family("grpo", &other).unwrap();
         assert_eq!(settings.surrogate, Surrogate::Reinforce);
         assert_eq!(settings.kl.estimator, KlEstimator::K3);
@@ -382,16 +382,16 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let error = |name: &str, value: Value| {
+        let error = |name: &str, value: &Value| {
             ObjectiveSettings::from_family(name, &over(value))
                 .unwrap_err()
                 .to_string()
         };
-        assert!(error("gppo", json!({})).contains("known are sft"));
-        assert!(error("grpo", json!({"clip": 1})).contains("unknown field `clip`"));
-        assert!(error("grpo", json!({"advantage": {"estimator": "gae"}})).contains("[critic]"));
-        assert!(error("sft", json!({"advantage": {"estimator": "grpo"}})).contains("sft"));
-        assert!(error("grpo", json!({"correction": {"kind": "token", "low": 0, "high": 2}})).contains("recompute"));
-        assert!(error("grpo", json!({"epochs": 0})).contains("epochs"));
+        assert!(error("gppo", &json!({})).contains("known are sft"));
+        assert!(error("grpo", &json!({"clip": 1})).contains("unknown field `clip`"));
+        assert!(error("grpo", &json!({"advantage": {"estimator": "gae"}})).contains("[critic]"));
+        assert!(error("sft", &json!({"advantage": {"estimator": "grpo"}})).contains("sft"));
+        assert!(error("grpo", &json!({"correction": {"kind": "token", "low": 0, "high": 2}})).contains("recompute"));
+        assert!(error("grpo", &json!({"epochs": 0})).contains("epochs"));
     }
 }

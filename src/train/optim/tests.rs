@@ -1,4 +1,10 @@
 //! The optimizer against PyTorch's (fixture), against its own saved state, and against gradients that are not finite.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
 
 use tch::{Device, Kind, Tensor};
 

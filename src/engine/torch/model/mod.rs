@@ -6,6 +6,7 @@
 mod cache;
 mod checkpoint;
 mod forward;
+mod gradient;
 mod lora;
 mod peft;
 mod rotary;

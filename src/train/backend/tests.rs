@@ -1,0 +1,534 @@
+//! The trainer on a tiny decoder: its gradients against plain autograd, and its conduct with files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use tch::{Device, Kind, Tensor};
+
+use super::policy::Policy;
+use super::step::{Moved, Step};
+use super::testing::Tiny;
+use super::torch::Trainer;
+use crate::domain::{BatchId, RecordId, ScenarioName};
+use crate::engine::torch::model::Model;
+use crate::train::checkpoint::{self, AlgorithmState, digest};
+use crate::train::objective::{ObjectiveSettings, Reduction, reduce::StepTotals, tensor};
+use crate::train::optim::{AdamW, OptimizerSettings};
+use crate::train::{
+    Control, Limits, Method, Signal, Skip, StepJob, StepOutcome, StepResult, TrainBatch, TrainError, TrainRow,
+    TrainSettings, prepare,
+};
+
+#[allow(clippy::needless_pass_by_value, reason = "called with json! literals")]
+fn objective(name: &str, overrides: Value) -> ObjectiveSettings {
+    ObjectiveSettings::from_family(name, overrides.as_object().unwrap_or(&Map::new())).unwrap()
+}
+
+fn lora() -> Method {
+    Method::Lora {
+        rank: 4,
+        alpha: 8.0,
+        targets: ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
+            .map(str::to_owned)
+            .to_vec(),
+        seed: 7,
+    }
+}
+
+fn settings(objective: ObjectiveSettings, method: Method) -> TrainSettings {
+    TrainSettings {
+        method,
+        optimizer: OptimizerSettings {
+            learning_rate: 0.01,
+            max_grad_norm: 0.0,
+            ..OptimizerSettings::default()
+        },
+        ..TrainSettings::new(objective)
+    }
+}
+
+/// Five rows of two comparison sets, of different lengths, temperatures and masks.
+fn batch() -> TrainBatch {
+    let rows = (0..5u32)
+        .map(|i| {
+            let prompt: Vec<u32> = (0..3 + i % 2).map(|t| (i + 2 * t) % 19).collect();
+            let response: Vec<u32> = (0..2 + i).map(|t| (3 * i + 5 * t + 1) % 19).collect();
+            let n = response.len();
+            TrainRow {
+                sources: vec![RecordId::new(format!("r{i}")).unwrap()],
+                prompt,
+                loss_mask: (0..n).map(|t| t != 1 || n < 3).collect(),
+                action_mask: Some(vec![true; n]),
+                log_probs: Some((0..n).map(|t| -2.0 - 0.3 * t as f32).collect()),
+                temperature: [1.0, 0.7][i as usize % 2],
+                reward: Some(f64::from(i % 3)),
+                group: Some(["a", "b"][usize::from(i < 3)].to_owned()),
+                spans: Vec::new(),
+                truncated: false,
+                response,
+            }
+        })
+        .collect();
+    TrainBatch {
+        id: BatchId::new("batch-1").unwrap(),
+        scenario: ScenarioName::new("s").unwrap(),
+        rows,
+    }
+}
+
+fn values(parameters: &[(String, Tensor)]) -> Vec<(String, Vec<f32>)> {
+    parameters
+        .iter()
+        .map(|(n, t)| (n.clone(), Vec::try_from(t.detach().flatten(0, -1)).unwrap()))
+        .collect()
+}
+
+/// The gradient that plain autograd gives through whole logits, row by row without packing.
+fn plain_gradients(dir: &Path, s: &TrainSettings, b: &TrainBatch) -> Vec<(String, Tensor)> {
+    let model = Model::load(dir, Kind::Float, Device::Cpu).unwrap();
+    let Signal::Train(prepared) = prepare(b, &s.objective).unwrap() else {
+        panic!()
+    };
+    let adapter = match &s.method {
+        Method::Full => {
+            model.set_trainable().unwrap();
+            None
+        }
+        Method::Lora { .. } => {
+            let policy = Policy::new(model.shallow_clone(), &s.method, None).unwrap();
+            perturb(&policy.parameters());
+            policy.into_adapter()
+        }
+    };
+    let tokens_total: usize = prepared.rows.iter().map(|i| b.rows[*i].trained_tokens()).sum();
+    let totals = StepTotals {
+        sequences: prepared.rows.len() as f64,
+        tokens: tokens_total as f64,
+    };
+    let mut loss = Tensor::from(0.0f32);
+    for (j, row) in prepared.rows.iter().map(|i| &b.rows[*i]).enumerate() {
+        let ids: Vec<i64> = row.prompt.iter().chain(&row.response).map(|t| i64::from(*t)).collect();
+        let tokens = Tensor::from_slice(&ids).reshape([1, -1]);
+        let logits = model.forward_train(&tokens, None, adapter.as_ref()).unwrap();
+        let (p, n) = (row.prompt.len() as i64, row.response.len() as i64);
+        let targets = tokens.narrow(1, p, n);
+        let read = logits.narrow(1, p - 1, n);
+        let l = tensor::token_log_probs(&read, &targets, f64::from(row.temperature)).unwrap();
+        let h = tensor::entropy(&read, f64::from(row.temperature)).unwrap();
+        let mask: Vec<f32> = row.loss_mask.iter().map(|m| f32::from(u8::from(*m))).collect();
+        let mask = Tensor::from_slice(&mask).reshape([1, n]);
+        let old = Tensor::from_slice(row.log_probs.as_deref().unwrap()).reshape([1, n]);
+        let a: Vec<f32> = prepared.advantages[j].iter().map(|a| *a as f32).collect();
+        let a = Tensor::from_slice(&a).reshape([1, n]);
+        let used = if s.objective.reduction == Reduction::Sum {
+            mask.ones_like()
+        } else {
+            mask.shallow_clone()
+        };
+        let token = s.objective.surrogate.token_loss(&l, &old, &a, &used).unwrap().loss;
+        loss += s.objective.reduction.apply(&token, &used, totals, None).unwrap();
+        loss -= s.objective.reduction.apply(&h, &mask, totals, None).unwrap() * s.objective.entropy;
+    }
+    loss.backward();
+    let parameters = match &adapter {
+        Some(lora) => lora.parameters(),
+        None => model.parameters(),
+    };
+    parameters.into_iter().map(|(n, t)| (n, t.grad())).collect()
+}
+
+/// A fresh adapter's B is zero and hides half of the gradients.
+fn perturb(parameters: &[(String, Tensor)]) {
+    tch::no_grad(|| {
+        for (i, (_, t)) in parameters.iter().enumerate() {
+            let n = t.numel() as i64;
+            let noise = (Tensor::arange(n, (Kind::Float, Device::Cpu)) * 0.37 + i as f64).sin() * 0.05;
+            t.shallow_clone().copy_(&(t + noise.reshape(t.size())));
+        }
+    });
+}
+
+/// The gradient that the trainer computes, read off one update without momentum: β₁ = β₂ = 0 gives the sign only, so
+/// the optimizer's first moment is read instead.
+fn trainer_gradients(dir: &Path, s: &TrainSettings, b: &TrainBatch) -> Vec<(String, Tensor)> {
+    let model = Model::load(dir, Kind::Float, Device::Cpu).unwrap();
+    let policy = Policy::new(model, &s.method, None).unwrap();
+    if matches!(s.method, Method::Lora { .. }) {
+        perturb(&policy.parameters());
+    }
+    let Signal::Train(prepared) = prepare(b, &s.objective).unwrap() else {
+        panic!()
+    };
+    let mut adam = AdamW::new(s.optimizer.clone(), &policy.parameters()).unwrap();
+    let control = Control::default();
+    let step = Step {
+        settings: s,
+        batch: b,
+        prepared: &prepared,
+        policy: &policy,
+        reference: None,
+        control: &control,
+        state: AlgorithmState::default(),
+    };
+    let moved = step.run(&mut adam, None, &mut |_| {}).unwrap();
+    assert!(matches!(moved, Moved::Done(..)));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    adam.save(file.path()).unwrap();
+    let mut saved = crate::train::tensors::read(file.path()).unwrap().tensors;
+    policy
+        .parameters()
+        .into_iter()
+        .map(|(n, _)| {
+            // m = (1 − β₁) g after the first step.
+            let m = saved.remove(&format!("{n}.exp_avg")).unwrap();
+            let g = m / (1.0 - s.optimizer.beta1);
+            (n, g)
+        })
+        .collect()
+}
+
+#[track_caller]
+fn same(got: &[(String, Tensor)], want: &[(String, Tensor)], what: &str) {
+    assert_eq!(got.len(), want.len());
+    let scale = want
+        .iter()
+        .map(|(_, t)| t.abs().max().double_value(&[]))
+        .fold(0.0, f64::max);
+    assert!(scale > 1e-4, "{what}: the reference has no gradient");
+    for ((n, g), (m, w)) in got.iter().zip(want) {
+        assert_eq!(n, m);
+        let error = (g - w).abs().max().double_value(&[]);
+        assert!(error <= 2e-5 * scale, "{what} {n}: {error} of {scale}");
+    }
+}
+
+#[test]
+fn gradients_equal_plain_autograd_however_the_work_is_cut() {
+    let families = [
+        objective("grpo", json!({})),
+        objective("dapo", json!({"entropy": 0.01})),
+        objective("gspo", json!({"surrogate": {"low": 0.5, "high": 5.0}})),
+        objective(
+            "sao",
+            json!({"advantage": {"estimator": "batch"}, "surrogate": {"low": 0.99, "high": 50.0}}),
+        ),
+        objective("reinforce", json!({"reduction": {"kind": "sum"}})),
+        objective("sft", json!({})),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    Tiny::default().write(dir.path(), 1);
+    for o in families {
+        let name = format!("{:?}", o.surrogate);
+        let base = settings(o, lora());
+        let want = plain_gradients(dir.path(), &base, &batch());
+        for (token_budget, head_chunk, recompute) in
+            [(1000, 1000, false), (12, 3, false), (20, 1000, true), (1, 2, true)]
+        {
+            let mut s = base.clone();
+            s.limits = Limits {
+                token_budget,
+                head_chunk,
+                recompute,
+                ..Limits::default()
+            };
+            let got = trainer_gradients(dir.path(), &s, &batch());
+            same(&got, &want, &format!("{name} {token_budget} {head_chunk} {recompute}"));
+        }
+    }
+}
+
+#[test]
+fn full_gradients_equal_plain_autograd_for_every_architecture() {
+    for (architecture, tied) in [("llama", true), ("llama", false), ("qwen2", true), ("qwen3", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        Tiny {
+            architecture,
+            tied,
+            ..Tiny::default()
+        }
+        .write(dir.path(), 2);
+        let base = settings(objective("grpo", json!({"entropy": 0.02})), Method::Full);
+        let want = plain_gradients(dir.path(), &base, &batch());
+        for recompute in [false, true] {
+            let mut s = base.clone();
+            s.limits.recompute = recompute;
+            s.limits.token_budget = 20;
+            let got = trainer_gradients(dir.path(), &s, &batch());
+            same(
+                &got,
+                &want,
+                &format!("{architecture} tied {tied} recompute {recompute}"),
+            );
+        }
+    }
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Tiny::default().write(&dir.path().join("base"), 3);
+        Self { dir }
+    }
+
+    fn job(&self, step: u64, parent: Option<PathBuf>, settings: TrainSettings) -> StepJob {
+        StepJob {
+            step,
+            batch: batch(),
+            base: self.dir.path().join("base"),
+            base_name: "tiny".into(),
+            parent,
+            work: self.dir.path().join("work"),
+            settings,
+        }
+    }
+
+    fn digests(&self, dir: &Path) -> Vec<(String, String)> {
+        let mut out = Vec::new();
+        let mut todo = vec![dir.to_path_buf()];
+        while let Some(dir) = todo.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    todo.push(path);
+                } else {
+                    out.push((path.display().to_string(), digest(&path).unwrap()));
+                }
+            }
+        }
+        out.sort();
+        out
+    }
+
+    fn leftovers(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("work")).map_or(0, Iterator::count)
+    }
+}
+
+fn run(trainer: &Trainer, job: &StepJob) -> StepOutcome {
+    trainer.run(job, &Control::default(), &mut |_| {}).unwrap()
+}
+
+#[track_caller]
+fn trained(outcome: StepOutcome) -> StepResult {
+    match outcome {
+        StepOutcome::Trained(result) => result,
+        StepOutcome::Skipped { skip } => panic!("skipped: {}", skip.reason()),
+    }
+}
+
+#[test]
+fn a_job_is_done_once_and_a_chain_of_steps_continues_the_optimizer() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let s = settings(objective("grpo", json!({})), lora());
+    let first = trained(run(&trainer, &place.job(1, None, s.clone())));
+    assert!(!first.reused && first.candidate.join("adapter_model.safetensors").is_file());
+    assert_eq!(first.metrics["optimizer_restored"], 0.0);
+    assert!(first.metrics["grad_norm"] > 0.0 && first.metrics["tokens"] > 0.0);
+    let again = trained(run(&Trainer::new(), &place.job(1, None, s.clone())));
+    assert!(again.reused && again.job_id == first.job_id);
+    let second = trained(run(&trainer, &place.job(2, Some(first.candidate.clone()), s.clone())));
+    assert_eq!(second.metrics["optimizer_restored"], 1.0);
+    let state = checkpoint::read_manifest(&second.candidate).unwrap().unwrap().state;
+    assert_eq!(state.steps, 2);
+    // Other settings are another job, and take the place of the first.
+    let mut other = s.clone();
+    other.optimizer.learning_rate = 0.02;
+    let replaced = trained(run(&trainer, &place.job(1, None, other)));
+    assert!(!replaced.reused && replaced.job_id != first.job_id && replaced.candidate == first.candidate);
+    // An adapter of another shape is not continued in silence.
+    let mut wide = s;
+    wide.method = Method::Lora {
+        rank: 5,
+        alpha: 8.0,
+        targets: vec!["q_proj".into()],
+        seed: 0,
+    };
+    let error = trainer
+        .run(
+            &place.job(3, Some(second.candidate), wide),
+            &Control::default(),
+            &mut |_| {},
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("another rank"), "{error}");
+}
+
+#[test]
+fn two_steps_in_one_process_equal_two_steps_in_two() {
+    let place = Place::new();
+    let s = settings(objective("grpo", json!({})), lora());
+    let chain = |fresh: bool, work: &str| {
+        let shared = Trainer::new();
+        let mut parent = None;
+        for step in 1..=3 {
+            let own = Trainer::new();
+            let mut job = place.job(step, parent.take(), s.clone());
+            job.work = place.dir.path().join(work);
+            let result = trained(run(if fresh { &own } else { &shared }, &job));
+            parent = Some(result.candidate);
+        }
+        digest(&parent.unwrap().join("adapter_model.safetensors")).unwrap()
+    };
+    assert_eq!(chain(false, "one"), chain(true, "two"));
+}
+
+#[test]
+fn the_incumbent_is_never_touched() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let s = settings(objective("grpo", json!({})), lora());
+    let incumbent = trained(run(&trainer, &place.job(1, None, s.clone()))).candidate;
+    let before = (place.digests(&incumbent), place.digests(&place.dir.path().join("base")));
+    // Three candidates nobody publishes, one that is cancelled, one that blows up, one without signal.
+    for step in 2..5 {
+        trained(run(&trainer, &place.job(step, Some(incumbent.clone()), s.clone())));
+    }
+    let cancelled = Control::default();
+    let outcome = trainer.run(
+        &place.job(5, Some(incumbent.clone()), s.clone()),
+        &cancelled,
+        &mut |_| cancelled.cancel(),
+    );
+    assert!(matches!(outcome, Err(TrainError::Cancelled)), "{outcome:?}");
+    let mut wild = place.job(
+        6,
+        Some(incumbent.clone()),
+        settings(
+            objective("reinforce", json!({"advantage": {"estimator": "reward"}})),
+            lora(),
+        ),
+    );
+    wild.batch.rows[0].reward = Some(1e300);
+    assert_eq!(run(&trainer, &wild), StepOutcome::Skipped { skip: Skip::NotFinite });
+    let mut flat = place.job(7, Some(incumbent.clone()), s);
+    for row in &mut flat.batch.rows {
+        row.reward = Some(1.0);
+    }
+    assert_eq!(
+        run(&trainer, &flat),
+        StepOutcome::Skipped {
+            skip: Skip::ZeroVariance
+        }
+    );
+    assert_eq!(
+        (place.digests(&incumbent), place.digests(&place.dir.path().join("base"))),
+        before
+    );
+    // The incumbent and the three finished candidates; nothing half.
+    assert_eq!(place.leftovers(), 4);
+}
+
+#[test]
+fn sao_keeps_its_critic_and_warms_it_up() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let o = objective("sao", json!({"critic": {"warmup_steps": 1, "hidden": 4}}));
+    let s = settings(o, lora());
+    let mut job = place.job(1, None, s.clone());
+    job.batch.rows.truncate(1);
+    let first = trained(run(&trainer, &job));
+    assert_eq!(first.metrics["actor_updated"], 0.0);
+    assert!(first.candidate.join(checkpoint::CRITIC_OPTIMIZER).is_file());
+    let fresh = Policy::new(Model::load(&job.base, Kind::Float, Device::Cpu).unwrap(), &lora(), None).unwrap();
+    let kept = Policy::new(
+        Model::load(&job.base, Kind::Float, Device::Cpu).unwrap(),
+        &lora(),
+        Some(&first.candidate),
+    )
+    .unwrap();
+    assert_eq!(values(&fresh.parameters()), values(&kept.parameters()));
+    let second = trained(run(&trainer, &place.job(2, Some(first.candidate), s)));
+    assert_eq!(second.metrics["actor_updated"], 1.0);
+    assert!(second.metrics.contains_key("value_loss"));
+}
+
+#[test]
+fn every_family_makes_a_step() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let mut wide = batch();
+    // Three rollouts in each set, as the entropic estimator asks.
+    wide.rows.push(wide.rows[3].clone());
+    wide.rows[5].reward = Some(0.25);
+    wide.rows[0].reward = Some(0.5);
+    for (i, name) in crate::train::objective::FAMILIES.iter().enumerate() {
+        let mut job = place.job(i as u64 + 1, None, settings(objective(name, json!({})), lora()));
+        job.batch = wide.clone();
+        let result = trained(run(&trainer, &job));
+        assert!(
+            result.metrics["grad_norm"].is_finite() && result.metrics["grad_norm"] > 0.0,
+            "{name}"
+        );
+    }
+    let extras = json!({
+        "old": "recompute", "correction": {"kind": "token", "low": 0.0, "high": 2.0}, "epochs": 2, "mini_batch": 3,
+        "kl": {"coefficient": 0.05, "controller": {"rule": "verl", "target": 0.1, "horizon": 1000.0, "clip": 0.2}},
+    });
+    let mut job = place.job(40, None, settings(objective("grpo", extras), lora()));
+    job.batch = wide.clone();
+    let result = trained(run(&trainer, &job));
+    assert_eq!(result.metrics["updates"], 4.0);
+    let state = checkpoint::read_manifest(&result.candidate).unwrap().unwrap().state;
+    assert_ne!(state.kl.unwrap().coefficient, 0.05, "{state:?}");
+    let reward_kl = json!({"kl": {"coefficient": 0.05, "place": "reward"}});
+    let mut job = place.job(41, None, settings(objective("reinforce++", reward_kl), lora()));
+    job.batch = wide;
+    assert!(trained(run(&trainer, &job)).metrics.contains_key("kl"));
+}
+
+#[test]
+fn full_fine_tuning_writes_a_model_that_loads() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let s = settings(objective("sft", json!({})), Method::Full);
+    let first = trained(run(&trainer, &place.job(1, None, s.clone())));
+    let before = first.metrics["loss"];
+    let model = Model::load(&first.candidate, Kind::Float, Device::Cpu).unwrap();
+    assert_eq!(model.config().hidden_size, 16);
+    let second = trained(run(&trainer, &place.job(2, Some(first.candidate), s)));
+    assert!(second.metrics["loss"] < before);
+}
+
+#[test]
+fn what_cannot_fit_or_be_read_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let trainer = Trainer::new();
+    let s = settings(objective("grpo", json!({})), lora());
+    let refuse = |job: StepJob| {
+        trainer
+            .run(&job, &Control::default(), &mut |_| {})
+            .unwrap_err()
+            .to_string()
+    };
+    let mut job = place.job(1, None, s.clone());
+    job.batch.rows[1].response[0] = 19;
+    assert!(refuse(job).contains("token 19 is not in"));
+    let mut job = place.job(1, None, s.clone());
+    job.settings.limits.max_tokens = 4;
+    assert!(refuse(job).contains("4 are allowed"));
+    let mut job = place.job(1, None, s.clone());
+    job.settings.limits.memory_mib = Some(0);
+    assert!(refuse(job).contains("MiB"));
+    let mut job = place.job(1, None, s);
+    job.base = place.dir.path().join("nowhere");
+    assert!(refuse(job).contains("loading weights"));
+    let mut clipped = settings(objective("grpo", json!({})), lora());
+    clipped.method = Method::Lora {
+        rank: 2,
+        alpha: 2.0,
+        targets: vec!["w_pack".into()],
+        seed: 0,
+    };
+    assert!(refuse(place.job(1, None, clipped)).contains("w_pack"));
+}
