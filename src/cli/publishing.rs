@@ -1,5 +1,6 @@
 //! How the release chain speaks to the command line: where its files are, and how its failures exit.
 
+use crate::config::Settings;
 use crate::release::{ReleaseError, RepositoryOptions};
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
@@ -9,7 +10,11 @@ use super::{CliError, Context, Exit};
 impl Context {
     /// The publisher on the configured files.
     pub(crate) fn publisher(&self, missing: Store) -> Result<Publisher, CliError> {
-        let settings = self.settings()?;
+        self.publisher_of(self.settings()?, missing)
+    }
+
+    /// The same with settings of a command's own.
+    pub(crate) fn publisher_of(&self, settings: &Settings, missing: Store) -> Result<Publisher, CliError> {
         let storage = &settings.storage;
         if missing == Store::MustExist && !storage.artifacts_git().join("HEAD").is_file() {
             return Err(CliError::new(
@@ -29,7 +34,7 @@ impl Context {
             git_settings: release.git_settings.clone(),
             git_timeout: release.git_timeout_s,
         };
-        let experience = self.store(Store::Create)?;
+        let experience = self.store_of(settings, Store::Create)?;
         Ok(Publisher::open(
             &storage.artifacts_git(),
             &storage.cache_dir(),
@@ -38,13 +43,13 @@ impl Context {
             options,
         )?)
     }
+}
 
-    /// What new scenarios begin with, as configured.
-    pub(crate) fn base_seed(&self) -> Result<BaseSeed, CliError> {
-        Ok(match &self.settings()?.release.base {
-            Some(dir) => BaseSeed::Directory(dir.clone()),
-            None => BaseSeed::Empty,
-        })
+/// What new scenarios begin with, as configured.
+pub(crate) fn base_seed(settings: &Settings) -> BaseSeed {
+    match &settings.release.base {
+        Some(dir) => BaseSeed::Directory(dir.clone()),
+        None => BaseSeed::Empty,
     }
 }
 

@@ -37,7 +37,7 @@ pub use health::{Health, StoreMetrics};
 pub use interruptions::{Interruption, InterruptionReason};
 pub use publications::{BatchUse, OpenIntent, Settlement, UnreleasedStep};
 pub use records::{Order, Record, RecordQuery, RecordRow};
-pub use releases::{ReleaseRow, ReleaseState, StepQuery, StepRow};
+pub use releases::{ChainEnds, ReleaseRow, ReleaseState, StepQuery, StepRow};
 pub use retention::{Pruned, Retention};
 pub use scenarios::{Scenario, ScenarioCreated};
 pub use store::{Experience, StoreOptions};

@@ -98,6 +98,19 @@ pub struct StepRow {
     pub at_us: i64,
 }
 
+/// Where a chain begins and ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainEnds {
+    /// The scenario.
+    pub scenario: ScenarioName,
+    /// Its first release.
+    pub creation: ReleaseId,
+    /// The release it was forked from.
+    pub base: Option<ReleaseId>,
+    /// Its newest release, as this store knows it.
+    pub head: ReleaseId,
+}
+
 /// Which steps to read.
 #[derive(Debug, Clone, Default)]
 pub struct StepQuery {
@@ -209,6 +222,44 @@ impl Experience {
             .doing("reading the head of a chain")?
             .map(|id| ReleaseId::new(id).map_err(StoreError::damaged))
             .transpose()
+        })
+    }
+
+    /// Both ends of every active scenario's chain, or of one.
+    pub fn chain_ends(&self, scenario: Option<&ScenarioName>) -> Result<Vec<ChainEnds>, StoreError> {
+        self.read(|conn| {
+            let doing = "reading the ends of chains";
+            let mut statement = conn
+                .prepare_cached(
+                    "SELECT s.name, c.release_id, r.parent,
+                            (SELECT p.release_id FROM step p WHERE p.scenario_id = s.scenario_id
+                             AND p.outcome = 'released' ORDER BY p.step DESC LIMIT 1)
+                     FROM scenario s JOIN step c ON c.scenario_id = s.scenario_id AND c.step = 0
+                     JOIN release r ON r.scenario_id = c.scenario_id AND r.release_id = c.release_id
+                     WHERE s.archived_us IS NULL AND (?1 IS NULL OR s.name = ?1)",
+                )
+                .doing(doing)?;
+            let rows = statement
+                .query_map([scenario.map(ScenarioName::as_str)], |row| {
+                    Ok((
+                        row.get::<_, String>(0)?,
+                        row.get::<_, String>(1)?,
+                        row.get::<_, Option<String>>(2)?,
+                        row.get::<_, String>(3)?,
+                    ))
+                })
+                .doing(doing)?;
+            rows.map(|row| {
+                let (name, creation, base, head) = row.doing(doing)?;
+                let id = |text: String| ReleaseId::new(text).map_err(StoreError::damaged);
+                Ok(ChainEnds {
+                    scenario: ScenarioName::new(name).map_err(StoreError::damaged)?,
+                    creation: id(creation)?,
+                    base: base.map(id).transpose()?,
+                    head: id(head)?,
+                })
+            })
+            .collect()
         })
     }
 

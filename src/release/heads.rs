@@ -183,20 +183,21 @@ impl Repository {
             }
             Err(Swap::Failed(error)) => return Err(error),
         }
-        let _lock = self.lock()?;
-        let git = self.git()?;
-        let actual = head_of(&git, scenario)?;
-        if actual.as_ref() != Some(&head) {
-            self.delete_ref(&git, &name)?;
-            return Err(ReleaseError::Conflict {
-                scenario: scenario.clone(),
-                expected: Some(head),
-                actual,
-            });
+        {
+            let _lock = self.lock()?;
+            let git = self.git()?;
+            let actual = head_of(&git, scenario)?;
+            if actual.as_ref() != Some(&head) {
+                self.delete_ref(&git, &name)?;
+                return Err(ReleaseError::Conflict {
+                    scenario: scenario.clone(),
+                    expected: Some(head),
+                    actual,
+                });
+            }
+            self.delete_ref(&git, &alias(scenario))?;
+            self.delete_ref(&git, &branch(scenario))?;
         }
-        self.delete_ref(&git, &alias(scenario))?;
-        self.delete_ref(&git, &branch(scenario))?;
-        drop(git);
         self.point_head();
         Ok(())
     }

@@ -5,12 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use arc_swap::ArcSwap;
-use serde_json::Map;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Mutex;
 
-use crate::domain::{ContentId, ContentKind, FrozenRelease, InvalidName, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{Experience, Scenario as StoredScenario, StoreError};
+use super::publish::{BaseSeed, Publisher};
+use super::publish_error::PublishError;
+use crate::domain::{FrozenRelease, ReleaseId, ScenarioName, TrainingMode};
+use crate::experience::{ChainEnds, Experience, Scenario as StoredScenario, StoreError};
+use crate::release::{HeadStamp, ReleaseError};
 
 /// What to do with a name nobody has used yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +27,28 @@ pub enum OnMissing {
 #[derive(Debug)]
 pub struct ScenarioHandle {
     name: ScenarioName,
-    base: ReleaseId,
+    /// Its first release and the one that was forked for it.
+    ends: [ReleaseId; 2],
     created_us: i64,
     mode: AtomicU8,
     served: ArcSwap<FrozenRelease>,
+    /// The newest release of the chain; the served one until an engine has to load it first.
+    pub(super) head: ArcSwap<ReleaseId>,
+    /// Why the head is not served.
+    pub(super) head_error: ArcSwapOption<String>,
+    /// What the watcher saw last.
+    pub(super) stamp: parking_lot::Mutex<Option<HeadStamp>>,
+}
+
+/// How what is served stands to the newest release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadSync {
+    /// The newest release.
+    pub head: ReleaseId,
+    /// It is what is served.
+    pub synchronized: bool,
+    /// Why it is not.
+    pub error: Option<String>,
 }
 
 impl ScenarioHandle {
@@ -39,7 +59,17 @@ impl ScenarioHandle {
 
     /// The release it was bound to at creation.
     pub fn base(&self) -> &ReleaseId {
-        &self.base
+        &self.ends[1]
+    }
+
+    /// How what is served stands to the newest release.
+    pub fn head_sync(&self) -> HeadSync {
+        let head = self.head.load();
+        HeadSync {
+            synchronized: **head == self.served.load().release_id,
+            head: ReleaseId::clone(&head),
+            error: self.head_error.load().as_deref().cloned(),
+        }
     }
 
     /// When it was created, microseconds since the Unix epoch.
@@ -108,9 +138,9 @@ pub enum DirectoryError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A word of the base release is not valid; a fault of Reef.
+    /// The chain of releases failed.
     #[error(transparent)]
-    Name(#[from] InvalidName),
+    Publish(#[from] PublishError),
     /// The process is ending.
     #[error("the store's reader was stopped")]
     Stopped,
@@ -122,28 +152,39 @@ const SHARDS: usize = 64;
 /// All scenarios of this process.
 #[derive(Debug)]
 pub struct Directory {
+    publisher: Publisher,
     experience: Experience,
-    base: FrozenRelease,
     mode: TrainingMode,
     known: [ArcSwap<HashMap<ScenarioName, Arc<ScenarioHandle>>>; SHARDS],
     /// Held while `known` changes; never while a request reads it.
     changing: Mutex<()>,
+    /// Held while a scenario is created, so that many first requests create it once.
+    creating: [Mutex<()>; SHARDS],
 }
 
 impl Directory {
-    /// Reads the scenarios of the store. New ones start in `mode`.
-    pub async fn open(experience: Experience, mode: TrainingMode) -> Result<Self, DirectoryError> {
+    /// Brings store and repository together and reads the scenarios. New ones start in `mode` as forks of the base,
+    /// which is made from `seed` if there is none.
+    pub async fn open(publisher: Publisher, mode: TrainingMode, seed: BaseSeed) -> Result<Self, DirectoryError> {
         let directory = Self {
-            base: base_release()?,
-            experience,
+            experience: publisher.experience().clone(),
+            publisher,
             mode,
             known: std::array::from_fn(|_| ArcSwap::default()),
             changing: Mutex::new(()),
+            creating: std::array::from_fn(|_| Mutex::new(())),
         };
-        for stored in directory.read(|experience| experience.scenarios(false)).await? {
-            directory.remember(&stored);
+        directory.publisher.ensure_base(seed).await?;
+        directory.publisher.recover().await?;
+        for chain in directory.chains(None).await? {
+            directory.remember(&chain);
         }
         Ok(directory)
+    }
+
+    /// The publisher of every chain.
+    pub fn publisher(&self) -> &Publisher {
+        &self.publisher
     }
 
     /// A scenario already in use. This is what a request does first; it takes no lock.
@@ -162,10 +203,8 @@ impl Directory {
         if let Some(handle) = self.get(name) {
             return check_base(handle, base);
         }
-        let wanted = name.clone();
-        if let Some(stored) = self.read(move |experience| experience.scenario(&wanted)).await? {
-            let _changing = self.changing.lock().await;
-            return check_base(self.remember(&stored), base);
+        if let Some(handle) = self.look_up(name).await? {
+            return check_base(handle, base);
         }
         match on_missing {
             OnMissing::Create => Ok(self.create(name, base).await?.0),
@@ -179,21 +218,33 @@ impl Directory {
         name: &ScenarioName,
         base: Option<&ReleaseId>,
     ) -> Result<(Arc<ScenarioHandle>, bool), DirectoryError> {
-        let _changing = self.changing.lock().await;
+        let _creating = self.creating[shard_of(name)].lock().await;
         if let Some(handle) = self.get(name) {
             return Ok((check_base(handle, base)?, false));
         }
-        if let Some(asked) = base.filter(|asked| **asked != self.base.release_id) {
-            return Err(DirectoryError::UnknownRelease {
-                name: name.clone(),
-                asked: asked.clone(),
-            });
-        }
-        let made = self
-            .experience
-            .scenario_create(name.clone(), self.mode, Map::new())
-            .await?;
-        Ok((check_base(self.remember(&made.scenario), base)?, made.created))
+        let unknown = |asked: &ReleaseId| DirectoryError::UnknownRelease {
+            name: name.clone(),
+            asked: asked.clone(),
+        };
+        let made = match self.publisher.create(name, self.mode, base.cloned()).await {
+            Ok(made) => made,
+            Err(PublishError::Release(ReleaseError::NotFound { .. } | ReleaseError::Damaged { .. }))
+                if base.is_some() =>
+            {
+                return Err(base.map_or(DirectoryError::Stopped, unknown));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let handle = self
+            .look_up(name)
+            .await?
+            .ok_or_else(|| DirectoryError::Unknown { name: name.clone() })?;
+        let handle = if made.appended {
+            handle
+        } else {
+            check_base(handle, base)?
+        };
+        Ok((handle, made.appended))
     }
 
     /// Changes what may start a training step in a scenario.
@@ -205,9 +256,8 @@ impl Directory {
 
     /// Archives a scenario and frees its name.
     pub async fn archive(&self, name: &ScenarioName) -> Result<(), DirectoryError> {
-        let _changing = self.changing.lock().await;
-        self.experience.scenario_archive(name.clone()).await?;
-        self.forget_locked(name);
+        self.publisher.archive(name).await?;
+        self.forget(name).await;
         Ok(())
     }
 
@@ -219,9 +269,9 @@ impl Directory {
 
     /// Every scenario of the store, by name, those made by other processes included.
     pub async fn list(&self) -> Result<Vec<Arc<ScenarioHandle>>, DirectoryError> {
-        let stored = self.read(|experience| experience.scenarios(false)).await?;
+        let chains = self.chains(None).await?;
         let _changing = self.changing.lock().await;
-        Ok(stored.iter().map(|scenario| self.remember(scenario)).collect())
+        Ok(chains.iter().map(|chain| self.remember(chain)).collect())
     }
 
     /// The scenarios in use, oldest first.
@@ -234,7 +284,52 @@ impl Directory {
         handles
     }
 
-    fn remember(&self, stored: &StoredScenario) -> Arc<ScenarioHandle> {
+    /// A scenario of the store that this process has not used yet. One without a chain, left by a creation that was cut
+    /// short, gets it.
+    async fn look_up(&self, name: &ScenarioName) -> Result<Option<Arc<ScenarioHandle>>, DirectoryError> {
+        if self.publisher.sync(name).await?.is_none() {
+            let wanted = name.clone();
+            if self
+                .read(move |experience| experience.scenario(&wanted))
+                .await?
+                .is_none()
+            {
+                return Ok(None);
+            }
+            self.publisher.create(name, self.mode, None).await?;
+        }
+        let chains = self.chains(Some(name)).await?;
+        let _changing = self.changing.lock().await;
+        Ok(chains.first().map(|chain| self.remember(chain)))
+    }
+
+    /// Scenarios with both ends of their chains; those that have none yet are left out.
+    async fn chains(
+        &self,
+        name: Option<&ScenarioName>,
+    ) -> Result<Vec<(StoredScenario, FrozenRelease, ChainEnds)>, DirectoryError> {
+        let name = name.cloned();
+        self.read(move |experience| {
+            let ends = experience.chain_ends(name.as_ref())?;
+            let mut ends: HashMap<ScenarioName, ChainEnds> =
+                ends.into_iter().map(|e| (e.scenario.clone(), e)).collect();
+            let stored = match &name {
+                Some(name) => experience.scenario(name)?.into_iter().collect(),
+                None => experience.scenarios(false)?,
+            };
+            Ok(stored
+                .into_iter()
+                .filter_map(|stored| {
+                    let ends = ends.remove(&stored.name)?;
+                    let served = stored.served.clone()?;
+                    Some((stored, served, ends))
+                })
+                .collect())
+        })
+        .await
+    }
+
+    fn remember(&self, (stored, served, ends): &(StoredScenario, FrozenRelease, ChainEnds)) -> Arc<ScenarioHandle> {
         if let Some(handle) = self.get(&stored.name)
             && handle.created_us == stored.created_us
         {
@@ -243,10 +338,17 @@ impl Directory {
         }
         let handle = Arc::new(ScenarioHandle {
             name: stored.name.clone(),
-            base: self.base.release_id.clone(),
+            ends: [
+                ends.creation.clone(),
+                ends.base.clone().unwrap_or_else(|| ends.creation.clone()),
+            ],
             created_us: stored.created_us,
             mode: AtomicU8::new(0),
-            served: ArcSwap::from_pointee(stored.served.clone().unwrap_or_else(|| self.base.clone())),
+            head: ArcSwap::from_pointee(served.release_id.clone()),
+            served: ArcSwap::from_pointee(served.clone()),
+            head_error: ArcSwapOption::empty(),
+            // Unset, so that the watcher compares once.
+            stamp: parking_lot::Mutex::new(None),
         });
         handle.note_mode(stored.mode);
         let shard = self.shard(&stored.name);
@@ -264,9 +366,7 @@ impl Directory {
     }
 
     fn shard(&self, name: &ScenarioName) -> &ArcSwap<HashMap<ScenarioName, Arc<ScenarioHandle>>> {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        &self.known[hasher.finish() as usize % SHARDS]
+        &self.known[shard_of(name)]
     }
 
     async fn read<T: Send + 'static>(
@@ -281,24 +381,19 @@ impl Directory {
     }
 }
 
+fn shard_of(name: &ScenarioName) -> usize {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish() as usize % SHARDS
+}
+
 fn check_base(handle: Arc<ScenarioHandle>, asked: Option<&ReleaseId>) -> Result<Arc<ScenarioHandle>, DirectoryError> {
     match asked {
-        Some(asked) if *asked != handle.base => Err(DirectoryError::OtherBase {
+        Some(asked) if !handle.ends.contains(asked) => Err(DirectoryError::OtherBase {
             name: handle.name.clone(),
-            bound: handle.base.clone(),
+            bound: handle.base().clone(),
             asked: asked.clone(),
         }),
         _ => Ok(handle),
     }
-}
-
-/// What a scenario serves before anything was released: nothing of its own, hence the digest of no bytes.
-fn base_release() -> Result<FrozenRelease, InvalidName> {
-    Ok(FrozenRelease {
-        kind: ContentKind::Artifact,
-        release_id: ReleaseId::new("base")?,
-        content_id: ContentId::new("sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")?,
-        parent_release_id: None,
-        runtime_load_id: None,
-    })
 }

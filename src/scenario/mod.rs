@@ -6,11 +6,14 @@ mod catalog;
 mod directory;
 mod owner;
 pub mod processor;
+mod publication;
 mod publish;
 mod publish_error;
 mod publish_recovery;
+mod watch;
 
 pub use catalog::{catalog_row, commit_row};
-pub use directory::{Directory, DirectoryError, OnMissing, ScenarioHandle};
+pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
+pub use watch::{Activate, ServeAsIs};

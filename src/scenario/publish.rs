@@ -8,10 +8,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::owner::Owner;
+use super::publication::{self, Bytes, Plan, frozen, perform, provenance, published, release_row, settlement};
 use super::publish_error::PublishError;
-use crate::domain::{ContentId, ContentKind, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, Settlement};
-use crate::release::{Commit, Component, Draft, Provenance, ReleaseError, Repository, RepositoryOptions, Source};
+use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
+use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, StoreError};
+use crate::release::{Component, Draft, Provenance, ReleaseError, Repository, RepositoryOptions, Source};
 use crate::sys::{clock, failpoint, random};
 
 /// Publishes into one repository and settles in one store. Cheap to clone.
@@ -74,23 +75,6 @@ pub struct Published {
     pub held: bool,
     /// False when there was nothing to do.
     pub appended: bool,
-}
-
-/// Where the bytes of a release come from.
-pub(super) enum Bytes {
-    Directory(PathBuf, Option<BTreeMap<String, Component>>),
-    Release(ReleaseId),
-}
-
-pub(super) struct Plan {
-    pub scenario: ScenarioName,
-    pub bytes: Bytes,
-    pub settlement: Settlement,
-    /// The parent in the repository; for all but a creation it is the expected head.
-    pub parent: ReleaseId,
-    pub source: Source,
-    pub provenance: Provenance,
-    pub target: Option<ReleaseId>,
 }
 
 impl Publisher {
@@ -187,6 +171,9 @@ impl Publisher {
             Some(from) => from,
             None => self.ensure_base(BaseSeed::Empty).await?,
         };
+        // Before the scenario exists: a starting point that is not there must leave nothing behind.
+        let id = from.clone();
+        self.blocking(move |repository| repository.manifest(&id)).await?;
         self.inner
             .experience
             .scenario_create(scenario.clone(), mode, serde_json::Map::new())
@@ -223,7 +210,7 @@ impl Publisher {
         settlement.note = candidate.provenance.note.clone();
         let mut provenance = candidate.provenance;
         if provenance.code_version.is_none() {
-            provenance.code_version = self::provenance().code_version;
+            provenance.code_version = publication::provenance().code_version;
         }
         self.append(Plan {
             scenario: candidate.scenario,
@@ -315,8 +302,11 @@ impl Publisher {
         let name = scenario.clone();
         self.blocking(move |repository| repository.archive(&name, clock::now_us()))
             .await?;
-        self.inner.experience.scenario_archive(scenario.clone()).await?;
-        Ok(())
+        match self.inner.experience.scenario_archive(scenario.clone()).await {
+            // A service on the same files noticed that the chain was put away and recorded it first.
+            Ok(()) | Err(StoreError::UnknownScenario { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What a scenario serves, by the repository; none when it does not exist. Blocking.
@@ -473,7 +463,7 @@ impl Publisher {
     /// Reading from the store, off the asynchronous threads.
     pub(super) async fn reading<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Experience) -> Result<T, crate::experience::StoreError> + Send + 'static,
+        work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, PublishError> {
         let inner = Arc::clone(&self.inner);
         tokio::task::spawn_blocking(move || work(&inner.experience))
@@ -481,50 +471,6 @@ impl Publisher {
             .map_err(|_| PublishError::Stopped)?
             .map_err(PublishError::from)
     }
-}
-
-/// Objects, commit, ref. Objects that a person's `git gc --prune=now` took before the head moved are written again:
-/// the same bytes give the same ids.
-fn perform(repository: &Repository, plan: &Plan, intent: String) -> Result<ReleaseId, ReleaseError> {
-    let io = |source| ReleaseError::Io {
-        action: "publish into",
-        path: repository.path().to_path_buf(),
-        source,
-    };
-    failpoint::hit("release::after_intent").map_err(io)?;
-    let draft = Draft {
-        scenario: Some(plan.scenario.clone()),
-        operation: plan.settlement.operation,
-        parent: Some(plan.parent.clone()),
-        target: plan.target.clone(),
-        held: plan.settlement.held,
-        source: plan.source.clone(),
-        provenance: plan.provenance.clone(),
-        intent,
-        at_us: clock::now_us(),
-    };
-    for _ in 0..3 {
-        let staged = match &plan.bytes {
-            Bytes::Directory(dir, components) => repository.stage_directory(dir, components.clone())?,
-            Bytes::Release(release) => repository.stage_release(release)?,
-        };
-        failpoint::hit("release::after_objects").map_err(io)?;
-        let release = repository.commit(&staged, &draft)?;
-        failpoint::hit("release::after_commit").map_err(io)?;
-        if plan.settlement.held {
-            repository.keep(&release)?;
-        } else if repository.head(&plan.scenario)?.as_ref() != Some(&release) {
-            repository.advance(&plan.scenario, &release, plan.settlement.expected.as_ref())?;
-        }
-        failpoint::hit("release::after_ref").map_err(io)?;
-        if repository.is_whole(&release)? {
-            return Ok(release);
-        }
-    }
-    Err(ReleaseError::Damaged {
-        release: "(new)".to_owned(),
-        problem: "its objects keep disappearing: does a `git gc --prune=now` run all the time?".to_owned(),
-    })
 }
 
 /// Marks a publication as in progress for as long as it lives.
@@ -555,68 +501,4 @@ fn hit(name: &'static str) -> Result<(), PublishError> {
         }
         .into()
     })
-}
-
-fn settlement(operation: Operation, expected: Option<ReleaseId>) -> Settlement {
-    Settlement {
-        operation,
-        held: false,
-        expected,
-        base_release_id: None,
-        promotes: None,
-        batch: None,
-        metrics: serde_json::Map::new(),
-        verdict: None,
-        note: None,
-    }
-}
-
-fn provenance() -> Provenance {
-    Provenance {
-        code_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        ..Provenance::default()
-    }
-}
-
-pub(super) fn published(row: &ReleaseRow, step: Option<u64>) -> Published {
-    Published {
-        release_id: row.release_id.clone(),
-        content_id: row.content_id.clone(),
-        step,
-        held: row.state == ReleaseState::Held,
-        appended: true,
-    }
-}
-
-/// The index row of a commit.
-pub(super) fn release_row(commit: &Commit, held: bool, restorable: bool) -> ReleaseRow {
-    ReleaseRow {
-        release_id: commit.release_id.clone(),
-        parent: commit.parent.clone(),
-        content_id: commit.content_id.clone(),
-        kind: commit.kind.clone(),
-        bytes: commit.bytes,
-        operation: commit.operation,
-        sequence: commit.sequence,
-        target: commit.target.clone(),
-        state: if held {
-            ReleaseState::Held
-        } else {
-            ReleaseState::Released
-        },
-        restorable,
-        at_us: commit.at_us,
-        note: None,
-    }
-}
-
-/// What a request frozen on this commit is served by.
-pub(super) fn frozen(commit: &Commit) -> FrozenRelease {
-    FrozenRelease {
-        kind: ContentKind::Artifact,
-        release_id: commit.release_id.clone(),
-        content_id: commit.content_id.clone(),
-        parent_release_id: commit.parent.clone(),
-        runtime_load_id: None,
-    }
 }

@@ -1,12 +1,13 @@
 //! Bringing store and repository together. The repository decides: what a head has reached is settled, what it has not
 //! reached is abandoned when its process is gone, and what came from elsewhere is adopted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::publish::{Publisher, release_row};
+use super::publication::release_row;
+use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{OpenIntent, ReleaseRow, Settlement};
+use crate::experience::{OpenIntent, ReleaseRow, Settlement, StoreError};
 use crate::release::{Commit, Manifest, ReleaseError, Repository};
 
 impl Publisher {
@@ -89,16 +90,24 @@ impl Publisher {
         Ok(Some(head))
     }
 
-    /// [`Self::sync`] for every scenario the repository or the store knows; called once at start.
+    /// [`Self::sync`] for every scenario where repository and store differ; called once at start.
     pub async fn recover(&self) -> Result<(), PublishError> {
-        let mut names: Vec<ScenarioName> = self
-            .blocking(|repository| Ok(repository.scenarios()?.into_iter().map(|(name, _)| name).collect()))
+        let heads = self.blocking(Repository::scenarios).await?;
+        let (ends, open) = self
+            .reading(|experience| Ok((experience.chain_ends(None)?, experience.open_intents(None)?)))
             .await?;
-        let open = self.reading(|experience| experience.open_intents(None)).await?;
-        names.extend(open.into_iter().map(|intent| intent.scenario));
-        names.sort();
-        names.dedup();
-        for name in names {
+        let indexed: HashMap<ScenarioName, ReleaseId> = ends.into_iter().map(|e| (e.scenario, e.head)).collect();
+        let in_git: HashSet<ScenarioName> = heads.iter().map(|(name, _)| name.clone()).collect();
+        let mut behind: Vec<ScenarioName> = heads
+            .into_iter()
+            .filter(|(name, head)| indexed.get(name) != Some(head))
+            .map(|(name, _)| name)
+            .collect();
+        behind.extend(indexed.into_keys().filter(|name| !in_git.contains(name)));
+        behind.extend(open.into_iter().map(|intent| intent.scenario));
+        behind.sort();
+        behind.dedup();
+        for name in behind {
             self.sync(&name).await?;
         }
         Ok(())
@@ -214,7 +223,10 @@ impl Publisher {
             .blocking(move |repository| Ok(repository.archived(&name)?.contains(&indexed)))
             .await?;
         if archived {
-            self.inner.experience.scenario_archive(scenario.clone()).await?;
+            match self.inner.experience.scenario_archive(scenario.clone()).await {
+                Ok(()) | Err(StoreError::UnknownScenario { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         } else {
             tracing::error!(%scenario, "the chain of the scenario is gone from the artifact repository");
         }

@@ -9,7 +9,8 @@ use super::reply::ReplyBody;
 use crate::domain::{Dialect, InvalidName};
 use crate::engine::EngineError;
 use crate::experience::{ErrorClass, StoreError};
-use crate::scenario::DirectoryError;
+use crate::release::ReleaseError;
+use crate::scenario::{DirectoryError, PublishError};
 
 /// An error for a client: what it may know, and a code that programs may rely on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,8 +143,32 @@ impl From<DirectoryError> for ApiError {
             DirectoryError::UnknownRelease { .. } => Self::not_found("unknown_release", text),
             DirectoryError::OtherBase { .. } => Self::new(StatusCode::CONFLICT, "other_base_release", text),
             DirectoryError::Store(error) => error.into(),
-            DirectoryError::Name(_) | DirectoryError::Stopped => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", text)
+            DirectoryError::Publish(error) => error.into(),
+            DirectoryError::Stopped => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", text),
+        }
+    }
+}
+
+impl From<PublishError> for ApiError {
+    fn from(error: PublishError) -> Self {
+        let text = error.to_string();
+        let conflict = |code| Self::new(StatusCode::CONFLICT, code, text.clone());
+        match error {
+            PublishError::Store(error) => error.into(),
+            PublishError::UnknownScenario { .. } => Self::not_found("unknown_scenario", text),
+            PublishError::NotHeld { .. } => conflict("release_not_held"),
+            PublishError::NeverServed { .. } => conflict("release_never_served"),
+            PublishError::Release(ReleaseError::NotFound { .. }) => Self::not_found("unknown_release", text),
+            PublishError::Release(ReleaseError::Conflict { .. }) => conflict("head_moved"),
+            PublishError::Release(ReleaseError::NotRestorable { .. }) => conflict("release_not_restorable"),
+            PublishError::Release(ReleaseError::Ambiguous { .. }) => Self::bad_request("ambiguous_release", text),
+            error => {
+                tracing::error!(%error, cause = ?std::error::Error::source(&error), "release chain");
+                // Paths and git's words are for the log.
+                Self::unavailable(
+                    "release_store_failed",
+                    "the chain of releases cannot be used now; see the service's log and `reef release verify`",
+                )
             }
         }
     }

@@ -17,8 +17,7 @@ use super::options::ServeOptions;
 use super::route;
 use super::state::State;
 use crate::engine::Engine;
-use crate::experience::Experience;
-use crate::scenario::{Directory, DirectoryError};
+use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, Publisher, ServeAsIs};
 
 /// How long records of answers already given may take to reach the disk after the last connection has closed.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -102,22 +101,33 @@ pub enum Stopped {
 /// A service that listens and does not yet answer.
 pub struct Server {
     listener: TcpListener,
+    activate: Arc<dyn Activate>,
     state: Arc<State>,
 }
 
 impl Server {
-    /// Binds the address and reads the scenarios.
+    /// Binds the address, repairs what a crash left behind and reads the scenarios. New ones are forks of `seed`.
     pub async fn bind(
         options: ServeOptions,
-        experience: Experience,
+        publisher: Publisher,
+        seed: BaseSeed,
         engine: Arc<dyn Engine>,
     ) -> Result<Self, ServeError> {
         let listener = listen(&options).await?;
-        let directory = Directory::open(experience.clone(), options.training_mode).await?;
+        let experience = publisher.experience().clone();
+        let directory = Arc::new(Directory::open(publisher, options.training_mode, seed).await?);
         Ok(Self {
             listener,
+            activate: Arc::new(ServeAsIs),
             state: State::new(options, experience, directory, engine),
         })
+    }
+
+    /// Releases are brought into service by this instead of as they are.
+    #[must_use]
+    pub fn activated_by(mut self, activate: Arc<dyn Activate>) -> Self {
+        self.activate = activate;
+        self
     }
 
     /// Where it listens.
@@ -127,7 +137,13 @@ impl Server {
 
     /// Answers until told to stop.
     pub async fn run(self, shutdown: Shutdown) -> Stopped {
-        let Self { listener, state } = self;
+        let Self {
+            listener,
+            activate,
+            state,
+        } = self;
+        let watched = CancellationToken::new();
+        let watching = tokio::spawn(Arc::clone(&state.directory).watch(activate, watched.clone()));
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         loop {
@@ -154,6 +170,7 @@ impl Server {
             }
         }
         drop(listener);
+        watched.cancel();
         connections.close();
         state.admission.close();
         let stopped = drain(&state, &connections, &shutdown, &abort).await;
@@ -161,6 +178,8 @@ impl Server {
         if stopped != Stopped::Forced && tokio::time::timeout(SETTLE, state.afterwards.wait()).await.is_err() {
             tracing::error!("stopped while records were still being stored; no receipt was given for them");
         }
+        // It may be in the middle of loading a release; what it began is repaired at the next start.
+        watching.abort();
         stopped
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) options: ServeOptions,
     pub(super) tokens: Tokens,
     pub(super) experience: Experience,
-    pub(super) directory: Directory,
+    pub(super) directory: Arc<Directory>,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) admission: Arc<Admission>,
     pub(super) metrics: Metrics,
@@ -38,7 +38,7 @@ impl State {
     pub(super) fn new(
         options: ServeOptions,
         experience: Experience,
-        directory: Directory,
+        directory: Arc<Directory>,
         engine: Arc<dyn Engine>,
     ) -> Arc<Self> {
         Arc::new(Self {

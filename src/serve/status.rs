@@ -96,10 +96,15 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
 
 fn scenario(handle: &ScenarioHandle, stats: &Stats) -> Value {
     let served = handle.served();
+    let sync = handle.head_sync();
     json!({
         "scenario_step": 0,
         "last_committed_step": null,
-        "artifact_head_sync": {"state": "synchronized", "release_id": served.release_id, "error": null},
+        "artifact_head_sync": {
+            "state": if sync.synchronized { "synchronized" } else { "pending" },
+            "release_id": sync.head,
+            "error": sync.error,
+        },
         "release_id": served.release_id,
         "content_id": served.content_id,
         "current_runtime_load_id": served.runtime_load_id,

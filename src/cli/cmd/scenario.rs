@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::context::Store;
+use crate::cli::publishing::base_seed;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::{ScenarioName, TrainingMode};
@@ -177,7 +178,7 @@ fn create(context: &Context, args: CreateArgs) -> Result<Exit, CliError> {
         }
         None => {
             let publisher = context.publisher(Store::Create)?;
-            let seed = context.base_seed()?;
+            let seed = base_seed(context.settings()?);
             let mode = args.mode.unwrap_or_default();
             let made = context.block_on(async {
                 publisher.ensure_base(seed).await?;

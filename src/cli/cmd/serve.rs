@@ -7,9 +7,11 @@ use serde_json::json;
 
 use super::config;
 use crate::cli::context::{Store, given};
+use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, logging};
 use crate::config::{OnFailure, Override, Settings};
 use crate::experience::Retention;
+use crate::scenario::DirectoryError;
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
 
 /// Time between two looks for bodies that retention does not keep.
@@ -70,11 +72,13 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     }
     logging::for_service(context, &settings);
     let engine = engines::build(&settings)?;
-    let store = context.store_of(&settings, Store::Create)?;
+    let publisher = context.publisher_of(&settings, Store::Create)?;
+    let store = publisher.experience().clone();
+    let seed = base_seed(&settings);
     context.runtime()?.block_on(async {
         let shutdown = Shutdown::on_signals()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
-        let server = Server::bind(options(&settings), store.clone(), engine).await?;
+        let server = Server::bind(options(&settings), publisher, seed, engine).await?;
         tokio::spawn(store.keep_pruned(retention(&settings), RETENTION_INTERVAL, shutdown.drain.clone()));
         announce(context, &settings, &server)?;
         Ok(match server.run(shutdown).await {
@@ -246,6 +250,7 @@ impl From<ServeError> for CliError {
             ServeError::Address { .. } | ServeError::Busy { .. } | ServeError::Open { .. } => {
                 Self::from_error(Exit::Usage, error)
             }
+            ServeError::Directory(DirectoryError::Publish(error)) => error.into(),
             ServeError::Directory(_) => Self::from_error(Exit::Store, error),
         }
     }

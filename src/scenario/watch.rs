@@ -1,0 +1,117 @@
+//! Serving what another process released: a task looks at the head of every scenario in use a few times a second, at
+//! the cost of one `stat` each, and brings what moved into service.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::directory::{Directory, ScenarioHandle};
+use super::publish_error::PublishError;
+use crate::domain::{FrozenRelease, ScenarioName};
+use crate::engine::BoxFuture;
+
+/// Time between two looks, unless looking takes long.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Looking may take this part of the time.
+const SHARE: u32 = 50;
+/// Even when no head seems to move, heads are compared this often.
+const COMPARE_ANYWAY: Duration = Duration::from_secs(30);
+
+/// Brings a release into an engine before it is served.
+pub trait Activate: Send + Sync {
+    /// Loads and probes the release; gives it back with its runtime load id, or the reason why the old one stays.
+    fn activate(&self, scenario: &ScenarioName, release: FrozenRelease)
+    -> BoxFuture<'_, Result<FrozenRelease, String>>;
+}
+
+/// For engines that hold no weights: a release is served as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServeAsIs;
+
+impl Activate for ServeAsIs {
+    fn activate(&self, _: &ScenarioName, release: FrozenRelease) -> BoxFuture<'_, Result<FrozenRelease, String>> {
+        Box::pin(std::future::ready(Ok(release)))
+    }
+}
+
+impl Directory {
+    /// Watches until cancelled.
+    pub async fn watch(self: Arc<Self>, activate: Arc<dyn Activate>, stop: CancellationToken) {
+        let mut pause = INTERVAL;
+        let mut compared = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            let compare = compared.elapsed() >= COMPARE_ANYWAY;
+            if compare {
+                compared = Instant::now();
+            }
+            let started = Instant::now();
+            let directory = Arc::clone(&self);
+            let moved = tokio::task::spawn_blocking(move || directory.moved(compare)).await;
+            pause = INTERVAL.max(started.elapsed() * SHARE);
+            for handle in moved.unwrap_or_default() {
+                self.refresh(&handle, activate.as_ref()).await;
+            }
+        }
+    }
+
+    /// Scenarios whose head may have moved since the last look. Blocking.
+    fn moved(&self, all: bool) -> Vec<Arc<ScenarioHandle>> {
+        let mut handles = self.in_use();
+        handles.retain(|handle| {
+            let stamp = self.publisher().repository().head_stamp(handle.name());
+            let mut seen = handle.stamp.lock();
+            let moved = stamp.is_none() || *seen != stamp;
+            *seen = stamp;
+            moved || all
+        });
+        handles
+    }
+
+    /// Serves the head of a scenario. What stands in the way is shown in its status; the old release stays in service.
+    pub async fn refresh(&self, handle: &ScenarioHandle, activate: &dyn Activate) {
+        let outcome = self.serve_head(handle, activate).await;
+        match outcome {
+            Ok(()) => handle.head_error.store(None),
+            Err(error) => {
+                tracing::warn!(scenario = %handle.name(), error, "the newest release is not served");
+                handle.head_error.store(Some(Arc::new(error)));
+            }
+        }
+    }
+
+    async fn serve_head(&self, handle: &ScenarioHandle, activate: &dyn Activate) -> Result<(), String> {
+        let text = |error: PublishError| error.to_string();
+        let Some(head) = self.publisher().sync(handle.name()).await.map_err(text)? else {
+            let name = handle.name().clone();
+            let gone = self
+                .publisher()
+                .reading(move |experience| Ok(experience.scenario(&name)?.is_none()))
+                .await
+                .map_err(text)?;
+            if gone {
+                self.forget(handle.name()).await;
+            }
+            return Ok(());
+        };
+        handle.head.store(Arc::new(head.clone()));
+        let served = handle.served();
+        if served.release_id == head {
+            return Ok(());
+        }
+        let name = handle.name().clone();
+        let publisher = self.publisher().clone();
+        let release = tokio::task::spawn_blocking(move || publisher.served(&name))
+            .await
+            .map_err(|_| "stopped".to_owned())?
+            .map_err(text)?;
+        let Some(release) = release else { return Ok(()) };
+        tracing::info!(scenario = %handle.name(), release = %release.release_id, "serving a new release");
+        handle.serve_release(activate.activate(handle.name(), release).await?);
+        Ok(())
+    }
+}
