@@ -61,7 +61,7 @@ fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
         },
         ..UpstreamOptions::new(first)
     };
-    let engine = Upstream::new(options).or_exit(Exit::Usage)?;
+    let engine = Upstream::new(&options).or_exit(Exit::Usage)?;
     Ok(Arc::new(engine))
 }
 

@@ -45,7 +45,9 @@ pub(super) fn decode(encoding: Encoding, bytes: &Bytes, limit: usize) -> io::Res
         return Ok(bytes.clone());
     }
     let mut decoder = Decoder::new(encoding, limit)?;
-    decoder.push(bytes)
+    let plain = decoder.push(bytes)?;
+    decoder.finish()?;
+    Ok(plain)
 }
 
 /// Collects what a decoder writes, up to a limit in all: a few bytes can unfold to gigabytes.
@@ -148,6 +150,19 @@ impl Decoder {
     }
 }
 
+impl Decoder {
+    /// Fails if the bytes so far are not a whole body. (Zstandard's decoder cannot tell.)
+    fn finish(&mut self) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Gzip(decoder) => decoder.try_finish(),
+            Inner::Zlib(decoder) => decoder.try_finish(),
+            Inner::Bare(decoder) => decoder.try_finish(),
+            Inner::Brotli(decoder) => decoder.close(),
+            Inner::Zstd(_) | Inner::Undecided(_) => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +213,18 @@ mod tests {
         writer.write_all(text.as_bytes()).unwrap();
         let bare = Bytes::from(writer.finish().unwrap());
         assert_eq!(decode(Encoding::Deflate, &bare, 10_000).unwrap(), text.as_bytes());
+    }
+
+    #[test]
+    fn a_body_that_breaks_off_is_an_error() {
+        let text = "hello, hello, hello world ".repeat(50);
+        for encoding in [Encoding::Gzip, Encoding::Deflate, Encoding::Brotli] {
+            let bytes = encoded(encoding, text.as_bytes());
+            for cut in [1, bytes.len() / 2, bytes.len() - 1] {
+                let part = Bytes::copy_from_slice(&bytes[..cut]);
+                assert!(decode(encoding, &part, 10_000).is_err(), "{encoding:?} {cut}");
+            }
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn pass(dialect: Dialect, chunks: &[&[u8]]) -> Passed {
     let mut relay = Relay::new(dialect, 1 << 20);
     let mut passed = Passed::default();
     let mut chunks = chunks.iter();
-    let mut complete = |passed: &mut Passed, step: Step| match step {
+    let complete = |passed: &mut Passed, step: Step| match step {
         Step::Forward(bytes) => passed.before.extend_from_slice(&bytes),
         Step::Complete {
             before,

@@ -135,7 +135,7 @@ impl StreamBody {
                 if self.cut.as_mut().poll(cx).is_ready() {
                     self.fail(
                         InterruptionReason::Shutdown,
-                        ApiError::unavailable("stopping", "the service stopped before the response was complete"),
+                        &ApiError::unavailable("stopping", "the service stopped before the response was complete"),
                     );
                     return Poll::Ready(());
                 }
@@ -286,7 +286,7 @@ impl StreamBody {
             }
             _ => self.fail(
                 InterruptionReason::UpstreamClosed,
-                ApiError::new(
+                &ApiError::new(
                     StatusCode::BAD_GATEWAY,
                     "upstream_closed",
                     "the upstream ended the stream before the response was complete",
@@ -322,11 +322,11 @@ impl StreamBody {
                 return;
             }
         }
-        self.fail(reason, error.into());
+        self.fail(reason, &error.into());
     }
 
     /// Ends the stream with an error event in the client's dialect.
-    fn fail(&mut self, reason: InterruptionReason, error: ApiError) {
+    fn fail(&mut self, reason: InterruptionReason, error: &ApiError) {
         self.upstream = None;
         self.phase = Phase::Ended;
         self.exchange.interrupt(reason, error.message.clone());

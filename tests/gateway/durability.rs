@@ -104,7 +104,8 @@ fn feedback_sent_at_once_always_finds_its_exchange() {
                     let body = json!({"score": n, "references": [receipt]}).to_string();
                     let headers = [("x-reef-scenario", "s")];
                     let mut response = http::send(address, "POST", "/reef/report", &headers, body.as_bytes());
-                    assert_eq!(response.status, 200, "{}", response.text());
+                    let text = response.text();
+                    assert_eq!(response.status, 200, "{text}");
                 }
             })
         })

@@ -31,6 +31,9 @@ fn envelope(path: &str, body: &Value) -> (String, String) {
     (text("type"), text("message"))
 }
 
+/// Headers, body, and the status, type and part of the message expected.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, &'a str, &'a str);
+
 /// A port where nothing listens.
 fn nowhere() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -61,7 +64,7 @@ fn own_errors_come_in_the_envelope_of_the_route() {
     );
     for path in ROUTES {
         let scenario = ("x-reef-scenario", "s");
-        let cases: [(&[(&str, &str)], &[u8], u16, &str, &str); 9] = [
+        let cases: [Case<'_>; 9] = [
             (&[scenario], b"{}", 401, "authentication_error", "no service token"),
             (
                 &[("x-api-key", "no"), scenario],

@@ -108,7 +108,7 @@ fn an_end_without_the_terminal_event_is_told_and_counted_and_not_recorded() {
 #[test]
 fn a_broken_connection_in_the_middle_of_an_event_is_told_in_a_frame_of_its_own() {
     for (path, text, _) in STREAMS {
-        let cut = text.rfind("\"path").unwrap();
+        let cut = turns::events(text)[..6].concat().len() + 40;
         // A promised length that never comes: the connection breaks off.
         let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n".to_vec();
         let upstream = Upstream::always(vec![

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::anthropic::{self, MessageTurn};
 use super::chat::{ChatTurn, note_once};
+use super::json::text;
 use super::responses::{self, ResponseTurn};
 use super::scanner::Event;
 use crate::domain::{Dialect, Route, Turn};
@@ -48,7 +49,7 @@ pub struct Assembler {
 enum Kind {
     Chat(ChatTurn),
     Message(MessageTurn),
-    Response(ResponseTurn),
+    Response(Box<ResponseTurn>),
 }
 
 impl Assembler {
@@ -57,7 +58,7 @@ impl Assembler {
         let kind = match dialect {
             Dialect::OpenaiChat => Kind::Chat(ChatTurn::default()),
             Dialect::Anthropic => Kind::Message(MessageTurn::default()),
-            Dialect::OpenaiResponses => Kind::Response(ResponseTurn::default()),
+            Dialect::OpenaiResponses => Kind::Response(Box::default()),
         };
         Self {
             kind,
@@ -104,13 +105,14 @@ impl Assembler {
                 responses::Step::Last => Progress::Complete,
             }),
         };
-        if self.identity.is_none() && matches!(self.kind, Kind::Chat(_)) {
+        if matches!(self.kind, Kind::Chat(_)) && !self.identity.as_ref().is_some_and(is_named) {
+            // Some providers begin with a chunk whose fields are all empty.
             self.identity = Some(identity_of(&value));
         }
         result.unwrap_or_else(Progress::Failed)
     }
 
-    /// The fields that say which completion a chat chunk belongs to, as the first chunk had them.
+    /// The fields that say which completion a chat chunk belongs to, as the first chunk that names one had them.
     pub fn chat_identity(&self) -> Option<&Value> {
         self.identity.as_ref()
     }
@@ -147,6 +149,10 @@ fn identity_of(chunk: &Value) -> Value {
         .iter()
         .filter_map(|key| Some(((*key).to_owned(), chunk.get(*key)?.clone())));
     Value::Object(fields.collect())
+}
+
+fn is_named(identity: &Value) -> bool {
+    text(identity, "id").is_some()
 }
 
 /// The turn of a whole (decoded) body. A body that is not what the route returns gives an empty turn with a note.

@@ -187,7 +187,9 @@ pub(super) fn chat_piece(entry: &Value) -> (Option<u64>, &str, &str, String) {
 mod tests {
     use super::*;
 
-    fn calls(pieces: &[(Option<u64>, &str, &str, &str)]) -> (Vec<ToolCall>, Vec<String>) {
+    type Sent<'a> = (Option<u64>, &'a str, &'a str, &'a str);
+
+    fn calls(pieces: &[Sent<'_>]) -> (Vec<ToolCall>, Vec<String>) {
         let mut calls = ToolCalls::default();
         for &(index, id, name, arguments) in pieces {
             calls.push(Piece {
@@ -208,7 +210,7 @@ mod tests {
             name: "get".to_owned(),
             arguments: r#"{"a":1}"#.to_owned(),
         };
-        let shapes: [&[(Option<u64>, &str, &str, &str)]; 6] = [
+        let shapes: [&[Sent<'_>]; 6] = [
             &[
                 (Some(0), "c1", "get", ""),
                 (Some(0), "", "", r#"{"a""#),
@@ -230,7 +232,7 @@ mod tests {
         ];
         for shape in shapes {
             let (found, notes) = calls(shape);
-            assert_eq!(found, [expected.clone()], "{shape:?}");
+            assert_eq!(found, std::slice::from_ref(&expected), "{shape:?}");
             assert!(notes.is_empty(), "{notes:?}");
         }
     }

@@ -38,7 +38,7 @@ pub(super) struct Port {
 enum Failure {
     /// The provider says to come back, perhaps when.
     Busy {
-        reply: EngineReply,
+        reply: Box<EngineReply>,
         after: Option<Duration>,
     },
     /// No answer; `again` if the request may be sent once more.
@@ -47,7 +47,7 @@ enum Failure {
 
 impl Upstream {
     /// Prepares the providers; connects to none yet.
-    pub fn new(options: UpstreamOptions) -> Result<Self, ProviderError> {
+    pub fn new(options: &UpstreamOptions) -> Result<Self, ProviderError> {
         let providers = options
             .providers
             .iter()
@@ -93,7 +93,7 @@ impl Upstream {
             }
         }
         match last {
-            Some(Failure::Busy { reply, .. }) => Ok(reply),
+            Some(Failure::Busy { reply, .. }) => Ok(*reply),
             Some(Failure::Lost { error, .. }) => Err(error),
             None => Err(EngineError::Unavailable {
                 reason: "no provider is configured".to_owned(),
@@ -111,7 +111,10 @@ impl Upstream {
         loop {
             let failure = match self.try_once(port, request, body.clone(), fresh).await {
                 Ok((reply, _)) if !is_busy(reply.status) => return Ok(reply),
-                Ok((reply, after)) => Failure::Busy { reply, after },
+                Ok((reply, after)) => Failure::Busy {
+                    reply: Box::new(reply),
+                    after,
+                },
                 // A kept connection that had died says nothing of the provider: go again at once, on a new one.
                 Err((Failure::Lost { again: true, .. }, true)) if !fresh => {
                     fresh = true;
