@@ -117,20 +117,27 @@ fn recipe_settings(root: &mut Node, faults: &mut Vec<Fault>) {
 }
 
 fn move_to(root: &mut Node, old: &str, key: &Key, home: &str, node: Node, faults: &mut Vec<Fault>) {
-    if let Some(other) = root.at(home) {
-        let fault = Fault::new(
-            key.source.clone(),
-            old,
-            format!("is the same setting as {home}, which is given too"),
-        )
-        .hint(format!("{home} stands at {}; keep one", other.source));
-        faults.push(fault);
-    } else if let Err((through, kind)) = root.put(home, node) {
-        faults.push(Fault::new(
-            key.source.clone(),
-            old,
-            format!("cannot be set, because {through} is {kind}"),
-        ));
+    let typed = matches!(key.source, Source::CommandLine(_));
+    if let Some(other) = root.at(home)
+        && !typed
+    {
+        let problem = format!("is the same setting as {home}, which is given too");
+        let hint = format!("{home} stands at {}; keep one", other.source);
+        faults.push(Fault::new(key.source.clone(), old, problem).hint(hint));
+        return;
+    }
+    // A flag replaces what it names and keeps what stands beside it.
+    let mut moved = Vec::new();
+    if typed {
+        node.leaves(home, &mut |path, leaf| moved.push((path.to_owned(), leaf.clone())));
+    } else {
+        moved.push((home.to_owned(), node));
+    }
+    for (path, node) in moved {
+        if let Err((through, kind)) = root.put(&path, node) {
+            let problem = format!("cannot be set, because {through} is {kind}");
+            faults.push(Fault::new(key.source.clone(), old, problem));
+        }
     }
 }
 

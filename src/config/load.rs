@@ -56,9 +56,11 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
         .into());
     }
     aliases::refuse_two_spellings(&root, "", &mut faults);
+    aliases::settle(&mut root, &mut faults);
     for given in &sources.overrides {
         put_override(&mut root, given, &mut faults);
     }
+    // Flags may use the older spellings too.
     aliases::settle(&mut root, &mut faults);
     let before = root.clone();
     let scope = interpolate::Scope {

@@ -130,6 +130,31 @@ fn the_last_spelling_on_the_command_line_counts_and_keeps_siblings() {
 }
 
 #[test]
+fn flags_win_whichever_spelling_the_file_and_they_use() {
+    let file = "reef:\n  recipe: sample\n  batch_size: 1\n  gate: {alpha: 1, floor: 2}\n  upstream_url: http://file\n";
+    for flags in [
+        [
+            "--recipe.config.batch-size=2",
+            "--recipe.config.gate.alpha=3",
+            "--inference.upstream-url=http://flag",
+        ],
+        [
+            "--reef.batch-size=2",
+            "--reef.gate.alpha=3",
+            "--reef.upstream_url=http://flag",
+        ],
+    ] {
+        let settings = load_with("a.yaml", file, &flags, &[]).unwrap_or_else(|error| panic!("{error}"));
+        let config = settings.recipe.config.to_json();
+        assert_eq!(config["batch_size"], 2, "{config}");
+        assert_eq!(config["gate"], serde_json::json!({"alpha": 3, "floor": 2}), "{config}");
+        assert_eq!(settings.inference.upstream_url.as_deref(), Some("http://flag"));
+    }
+    let settings = load_with("a.yaml", file, &["--reef.recipe=other"], &[]).unwrap();
+    assert_eq!(settings.recipe.implementation.as_deref(), Some("other"));
+}
+
+#[test]
 fn the_announced_form_is_accepted_as_written() {
     let settings = yaml(
         "# recipes/sao/examples/sao/serve.yaml\nreef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n",

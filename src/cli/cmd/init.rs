@@ -21,7 +21,7 @@ pub(crate) struct InitArgs {
     #[arg(long)]
     force: bool,
     /// List the templates
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["into", "force"])]
     list: bool,
 }
 
