@@ -17,3 +17,5 @@ mod publish;
 mod race;
 #[path = "release/rig.rs"]
 mod rig;
+#[path = "release/service.rs"]
+mod service;

@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 
 use super::publish::{BaseSeed, Publisher};
 use super::publish_error::PublishError;
+use super::watch::Activate;
 use crate::domain::{FrozenRelease, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{ChainEnds, Experience, Scenario as StoredScenario, StoreError};
 use crate::release::{HeadStamp, ReleaseError};
@@ -36,6 +37,8 @@ pub struct ScenarioHandle {
     pub(super) head: ArcSwap<ReleaseId>,
     /// Why the head is not served.
     pub(super) head_error: ArcSwapOption<String>,
+    /// Held while the head is brought into service.
+    pub(super) refreshing: Mutex<()>,
     /// What the watcher saw last.
     pub(super) stamp: parking_lot::Mutex<Option<HeadStamp>>,
 }
@@ -160,12 +163,18 @@ pub struct Directory {
     changing: Mutex<()>,
     /// Held while a scenario is created, so that many first requests create it once.
     creating: [Mutex<()>; SHARDS],
+    activate: Arc<dyn Activate>,
 }
 
 impl Directory {
     /// Brings store and repository together and reads the scenarios. New ones start in `mode` as forks of the base,
-    /// which is made from `seed` if there is none.
-    pub async fn open(publisher: Publisher, mode: TrainingMode, seed: BaseSeed) -> Result<Self, DirectoryError> {
+    /// which is made from `seed` if there is none. `activate` brings releases into service.
+    pub async fn open(
+        publisher: Publisher,
+        mode: TrainingMode,
+        seed: BaseSeed,
+        activate: Arc<dyn Activate>,
+    ) -> Result<Self, DirectoryError> {
         let directory = Self {
             experience: publisher.experience().clone(),
             publisher,
@@ -173,6 +182,7 @@ impl Directory {
             known: std::array::from_fn(|_| ArcSwap::default()),
             changing: Mutex::new(()),
             creating: std::array::from_fn(|_| Mutex::new(())),
+            activate,
         };
         directory.publisher.ensure_base(seed).await?;
         directory.publisher.recover().await?;
@@ -185,6 +195,10 @@ impl Directory {
     /// The publisher of every chain.
     pub fn publisher(&self) -> &Publisher {
         &self.publisher
+    }
+
+    pub(super) fn activate(&self) -> &dyn Activate {
+        self.activate.as_ref()
     }
 
     /// A scenario already in use. This is what a request does first; it takes no lock.
@@ -347,6 +361,7 @@ impl Directory {
             head: ArcSwap::from_pointee(served.release_id.clone()),
             served: ArcSwap::from_pointee(served.clone()),
             head_error: ArcSwapOption::empty(),
+            refreshing: Mutex::new(()),
             // Unset, so that the watcher compares once.
             stamp: parking_lot::Mutex::new(None),
         });

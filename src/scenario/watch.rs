@@ -19,7 +19,7 @@ const SHARE: u32 = 50;
 const COMPARE_ANYWAY: Duration = Duration::from_secs(30);
 
 /// Brings a release into an engine before it is served.
-pub trait Activate: Send + Sync {
+pub trait Activate: std::fmt::Debug + Send + Sync {
     /// Loads and probes the release; gives it back with its runtime load id, or the reason why the old one stays.
     fn activate(&self, scenario: &ScenarioName, release: FrozenRelease)
     -> BoxFuture<'_, Result<FrozenRelease, String>>;
@@ -37,7 +37,7 @@ impl Activate for ServeAsIs {
 
 impl Directory {
     /// Watches until cancelled.
-    pub async fn watch(self: Arc<Self>, activate: Arc<dyn Activate>, stop: CancellationToken) {
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut pause = INTERVAL;
         let mut compared = Instant::now();
         loop {
@@ -54,7 +54,7 @@ impl Directory {
             let moved = tokio::task::spawn_blocking(move || directory.moved(compare)).await;
             pause = INTERVAL.max(started.elapsed() * SHARE);
             for handle in moved.unwrap_or_default() {
-                self.refresh(&handle, activate.as_ref()).await;
+                self.refresh(&handle).await;
             }
         }
     }
@@ -73,9 +73,10 @@ impl Directory {
     }
 
     /// Serves the head of a scenario. What stands in the way is shown in its status; the old release stays in service.
-    pub async fn refresh(&self, handle: &ScenarioHandle, activate: &dyn Activate) {
-        let outcome = self.serve_head(handle, activate).await;
-        match outcome {
+    pub async fn refresh(&self, handle: &ScenarioHandle) {
+        // One at a time: two loads of one head would only compete.
+        let _refreshing = handle.refreshing.lock().await;
+        match self.serve_head(handle).await {
             Ok(()) => handle.head_error.store(None),
             Err(error) => {
                 tracing::warn!(scenario = %handle.name(), error, "the newest release is not served");
@@ -84,7 +85,7 @@ impl Directory {
         }
     }
 
-    async fn serve_head(&self, handle: &ScenarioHandle, activate: &dyn Activate) -> Result<(), String> {
+    async fn serve_head(&self, handle: &ScenarioHandle) -> Result<(), String> {
         let text = |error: PublishError| error.to_string();
         let Some(head) = self.publisher().sync(handle.name()).await.map_err(text)? else {
             let name = handle.name().clone();
@@ -111,7 +112,7 @@ impl Directory {
             .map_err(text)?;
         let Some(release) = release else { return Ok(()) };
         tracing::info!(scenario = %handle.name(), release = %release.release_id, "serving a new release");
-        handle.serve_release(activate.activate(handle.name(), release).await?);
+        handle.serve_release(self.activate().activate(handle.name(), release).await?);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod receipt;
 mod receive;
 mod records;
 mod relay;
+mod releases;
 mod reply;
 mod report;
 mod route;

@@ -20,6 +20,8 @@ pub(super) enum ReplyBody {
     Stream(Box<StreamBody>),
     /// Bytes on their way through, untouched and unrecorded. The first field comes before the rest.
     Pass(Option<Bytes>, ByteStream, super::admission::Permit),
+    /// Files, as they are read.
+    Download(ByteStream),
 }
 
 impl ReplyBody {
@@ -38,6 +40,10 @@ impl Body for ReplyBody {
             Self::Stream(stream) => stream
                 .poll_bytes(cx)
                 .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Download(bytes) => bytes
+                .as_mut()
+                .poll_next(cx)
+                .map(|item| item.map(|bytes| bytes.map(Frame::data))),
             Self::Pass(first, rest, _permit) => match first.take() {
                 Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
                 None => rest
@@ -55,7 +61,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Stream(_) | Self::Pass(..) => SizeHint::default(),
+            Self::Stream(_) | Self::Pass(..) | Self::Download(_) => SizeHint::default(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::query::decode;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{inference, models, records, report, scenarios, status};
+use super::{inference, models, records, releases, report, scenarios, status};
 use crate::domain::{Route, ScenarioName};
 
 /// Answers one request; every error becomes a response in the dialect of its route.
@@ -88,6 +88,19 @@ async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response
         ["reef", "scenarios", name, "records"] if get => records::page(state, &scenario(name)?, query).await,
         ["reef", "scenarios", name, "records", id] if get => records::one(state, &scenario(name)?, &decode(id)?).await,
         ["reef", "scenarios", name, "commits"] if get => records::commits(state, &scenario(name)?, query).await,
+        ["reef", "scenarios", name, "releases"] if get => releases::list(state, &scenario(name)?, query).await,
+        ["reef", "scenarios", name, "releases", id, "artifact"] if get => {
+            releases::artifact(state, &scenario(name)?, &decode(id)?, query).await
+        }
+        ["reef", "scenarios", name, "releases", id] if get => {
+            releases::one(state, &scenario(name)?, &decode(id)?).await
+        }
+        [
+            "reef",
+            "scenarios",
+            name,
+            decision @ ("promote" | "reject" | "rollback"),
+        ] if post => releases::decide(state, &scenario(name)?, decision, request).await,
         known => match methods(known) {
             [] => Err(ApiError::not_found(
                 "unknown_route",
@@ -102,12 +115,12 @@ async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response
 fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
         [] | [""] | ["healthz" | "metrics"] | ["v1", "models", ..] | ["reef", "status"] => &["GET"],
-        ["reef", "report"] | ["reef", "scenarios", _, "update"] => &["POST"],
+        ["reef", "report"] | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
         ["reef", "scenarios"] => &["GET", "POST"],
         ["reef", "scenarios", _] => &["DELETE"],
-        ["reef", "scenarios", _, "contract" | "records" | "commits"] | ["reef", "scenarios", _, "records", _] => {
-            &["GET"]
-        }
+        ["reef", "scenarios", _, "contract" | "records" | "commits" | "releases"]
+        | ["reef", "scenarios", _, "records" | "releases", _]
+        | ["reef", "scenarios", _, "releases", _, "artifact"] => &["GET"],
         _ => &[],
     }
 }

@@ -128,7 +128,7 @@ pub(super) async fn existing(state: &Arc<State>, name: &ScenarioName) -> Result<
     Ok(state.directory.resolve(name, OnMissing::Refuse, None).await?)
 }
 
-async fn body(state: &Arc<State>, request: Request<Incoming>) -> Result<Map<String, Value>, ApiError> {
+pub(super) async fn body(state: &Arc<State>, request: Request<Incoming>) -> Result<Map<String, Value>, ApiError> {
     let bytes = receive::body(request.into_body(), super::SMALL_BODY, state.options.client_timeout).await?;
     object(&bytes)
 }
@@ -144,7 +144,7 @@ fn mode(fields: &mut Map<String, Value>) -> Result<Option<TrainingMode>, ApiErro
     }
 }
 
-fn no_more(fields: &Map<String, Value>, known: &str) -> Result<(), ApiError> {
+pub(super) fn no_more(fields: &Map<String, Value>, known: &str) -> Result<(), ApiError> {
     match fields.keys().next() {
         None => Ok(()),
         Some(key) => Err(ApiError::bad_request(

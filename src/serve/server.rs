@@ -17,7 +17,7 @@ use super::options::ServeOptions;
 use super::route;
 use super::state::State;
 use crate::engine::Engine;
-use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, Publisher, ServeAsIs};
+use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, Publisher};
 
 /// How long records of answers already given may take to reach the disk after the last connection has closed.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -101,33 +101,26 @@ pub enum Stopped {
 /// A service that listens and does not yet answer.
 pub struct Server {
     listener: TcpListener,
-    activate: Arc<dyn Activate>,
     state: Arc<State>,
 }
 
 impl Server {
-    /// Binds the address, repairs what a crash left behind and reads the scenarios. New ones are forks of `seed`.
+    /// Binds the address, repairs what a crash left behind and reads the scenarios. New ones are forks of `seed`;
+    /// `activate` brings their releases into the engine.
     pub async fn bind(
         options: ServeOptions,
         publisher: Publisher,
         seed: BaseSeed,
         engine: Arc<dyn Engine>,
+        activate: Arc<dyn Activate>,
     ) -> Result<Self, ServeError> {
         let listener = listen(&options).await?;
         let experience = publisher.experience().clone();
-        let directory = Arc::new(Directory::open(publisher, options.training_mode, seed).await?);
+        let directory = Arc::new(Directory::open(publisher, options.training_mode, seed, activate).await?);
         Ok(Self {
             listener,
-            activate: Arc::new(ServeAsIs),
             state: State::new(options, experience, directory, engine),
         })
-    }
-
-    /// Releases are brought into service by this instead of as they are.
-    #[must_use]
-    pub fn activated_by(mut self, activate: Arc<dyn Activate>) -> Self {
-        self.activate = activate;
-        self
     }
 
     /// Where it listens.
@@ -137,13 +130,9 @@ impl Server {
 
     /// Answers until told to stop.
     pub async fn run(self, shutdown: Shutdown) -> Stopped {
-        let Self {
-            listener,
-            activate,
-            state,
-        } = self;
+        let Self { listener, state } = self;
         let watched = CancellationToken::new();
-        let watching = tokio::spawn(Arc::clone(&state.directory).watch(activate, watched.clone()));
+        let watching = tokio::spawn(Arc::clone(&state.directory).watch(watched.clone()));
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         loop {

@@ -1,5 +1,6 @@
 //! `reef serve`
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, logging};
 use crate::config::{OnFailure, Override, Settings};
 use crate::experience::Retention;
-use crate::scenario::DirectoryError;
+use crate::scenario::{DirectoryError, ServeAsIs};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
 
 /// Time between two looks for bodies that retention does not keep.
@@ -78,7 +79,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     context.runtime()?.block_on(async {
         let shutdown = Shutdown::on_signals()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
-        let server = Server::bind(options(&settings), publisher, seed, engine).await?;
+        let server = Server::bind(options(&settings), publisher, seed, engine, Arc::new(ServeAsIs)).await?;
         tokio::spawn(store.keep_pruned(retention(&settings), RETENTION_INTERVAL, shutdown.drain.clone()));
         announce(context, &settings, &server)?;
         Ok(match server.run(shutdown).await {
