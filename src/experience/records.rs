@@ -305,6 +305,21 @@ pub(super) fn one(
     row.map(|raw| with_bodies(conn, raw.parse()?)).transpose()
 }
 
+/// One record of a scenario by id, without bodies.
+pub(super) fn row(conn: &Connection, scenario: &ScenarioName, id: &RecordId) -> Result<Option<RecordRow>, StoreError> {
+    conn.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM {TABLES} WHERE r.record_id = ?1 AND s.archived_us IS NULL AND s.name = ?2"
+    ))
+    .and_then(|mut statement| {
+        statement
+            .query_row(params![id.as_str(), scenario.as_str()], Raw::read)
+            .optional()
+    })
+    .doing(DOING)?
+    .map(Raw::parse)
+    .transpose()
+}
+
 /// The reports that grade an exchange, oldest first, with their bodies.
 pub(super) fn reports_on(conn: &Connection, scenario: &ScenarioName, id: &RecordId) -> Result<Vec<Record>, StoreError> {
     let mut statement = conn

@@ -1,0 +1,235 @@
+//! What waits for a batch, and what was decided never to be in one.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use rusqlite::params;
+
+use super::error::{Doing, StoreError};
+use super::records;
+use super::store::Experience;
+use super::writer::Care;
+use crate::domain::{RecordId, ReleaseId, RuntimeLoadId, ScenarioName};
+use crate::sys::clock;
+
+/// The batch that excluded records are filed under.
+const EXCLUDED: &str = "excluded";
+
+impl Experience {
+    /// Marks records that will never train, each with its reason; they are counted by reason. A record that a batch
+    /// has used stays with that batch.
+    pub async fn exclude(
+        &self,
+        scenario: ScenarioName,
+        consumer: String,
+        records: Vec<(RecordId, &'static str)>,
+    ) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 64 * records.len(), move |tx| {
+            let scenario_id = tx.scenario_id(&scenario)?;
+            let doing = "excluding records";
+            let mut insert = tx
+                .conn
+                .prepare_cached(
+                    "INSERT INTO consumption (record_sequence, consumer, batch_id, step, outcome, at_us)
+                     SELECT sequence, ?3, ?4, NULL, ?5, ?6 FROM record WHERE record_id = ?1 AND scenario_id = ?2
+                     ON CONFLICT (record_sequence, consumer) DO NOTHING",
+                )
+                .doing(doing)?;
+            let mut count = tx
+                .conn
+                .prepare_cached(
+                    "INSERT INTO tally (scenario_id, name, value) VALUES (?1, 'excluded.' || ?2, ?3)
+                     ON CONFLICT (scenario_id, name) DO UPDATE SET value = value + excluded.value",
+                )
+                .doing(doing)?;
+            let now = clock::now_us();
+            let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+            for (id, reason) in &records {
+                let marked = insert
+                    .execute(params![id.as_str(), scenario_id, consumer, EXCLUDED, reason, now])
+                    .doing(doing)?;
+                *counts.entry(*reason).or_default() += marked;
+            }
+            for (reason, marked) in counts.into_iter().filter(|(_, marked)| *marked > 0) {
+                count
+                    .execute(params![scenario_id, reason, marked as f64])
+                    .doing(doing)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// How many records of a scenario were excluded, by reason.
+    pub fn excluded(&self, scenario: &ScenarioName) -> Result<BTreeMap<String, u64>, StoreError> {
+        self.read(|conn| {
+            let doing = "counting excluded records";
+            let mut statement = conn
+                .prepare_cached(
+                    "SELECT substr(t.name, 10), t.value FROM tally t JOIN scenario s USING (scenario_id)
+                     WHERE s.name = ?1 AND s.archived_us IS NULL AND t.name LIKE 'excluded.%'",
+                )
+                .doing(doing)?;
+            let rows = statement
+                .query_map([scenario.as_str()], |row| {
+                    Ok((row.get::<_, String>(0)?, row.get::<_, f64>(1)? as u64))
+                })
+                .doing(doing)?;
+            rows.map(|row| row.doing(doing)).collect()
+        })
+    }
+
+    /// The rows of exchanges by id, without bodies.
+    pub fn record_rows(
+        &self,
+        scenario: &ScenarioName,
+        ids: &[RecordId],
+    ) -> Result<HashMap<RecordId, super::RecordRow>, StoreError> {
+        self.read(|conn| {
+            let mut rows = HashMap::with_capacity(ids.len());
+            for id in ids {
+                if let Some(row) = records::row(conn, scenario, id)? {
+                    rows.insert(id.clone(), row);
+                }
+            }
+            Ok(rows)
+        })
+    }
+
+    /// Which of these records a consumer has used.
+    pub fn used(
+        &self,
+        scenario: &ScenarioName,
+        consumer: &str,
+        ids: &[RecordId],
+    ) -> Result<HashSet<RecordId>, StoreError> {
+        self.read(|conn| {
+            let doing = "looking up used records";
+            let mut statement = conn
+                .prepare_cached(
+                    "SELECT EXISTS (SELECT 1 FROM consumption c JOIN record r ON r.sequence = c.record_sequence
+                         JOIN scenario s ON s.scenario_id = r.scenario_id AND s.archived_us IS NULL
+                         WHERE r.record_id = ?1 AND s.name = ?2 AND c.consumer = ?3)",
+                )
+                .doing(doing)?;
+            let mut used = HashSet::new();
+            for id in ids {
+                let found: bool = statement
+                    .query_row(params![id.as_str(), scenario.as_str(), consumer], |row| row.get(0))
+                    .doing(doing)?;
+                if found {
+                    used.insert(id.clone());
+                }
+            }
+            Ok(used)
+        })
+    }
+
+    /// Keeps exchanges for the gate.
+    pub async fn hold_out(&self, scenario: ScenarioName, exchanges: Vec<RecordId>) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 64 * exchanges.len(), move |tx| {
+            let scenario_id = tx.scenario_id(&scenario)?;
+            let doing = "holding out exchanges";
+            let mut insert = tx
+                .conn
+                .prepare_cached(
+                    "INSERT INTO holdout (record_sequence, scenario_id)
+                     SELECT sequence, scenario_id FROM record WHERE record_id = ?1 AND scenario_id = ?2
+                     ON CONFLICT DO NOTHING",
+                )
+                .doing(doing)?;
+            for id in &exchanges {
+                insert.execute(params![id.as_str(), scenario_id]).doing(doing)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// The newest exchanges kept for the gate, newest first.
+    pub fn held_out(&self, scenario: &ScenarioName, limit: u32) -> Result<Vec<RecordId>, StoreError> {
+        self.read(|conn| {
+            let doing = "reading held-out exchanges";
+            let mut statement = conn
+                .prepare_cached(
+                    "SELECT r.record_id FROM holdout h JOIN record r ON r.sequence = h.record_sequence
+                     JOIN scenario s ON s.scenario_id = h.scenario_id AND s.archived_us IS NULL
+                     WHERE s.name = ?1 AND r.pruned_us IS NULL ORDER BY h.record_sequence DESC LIMIT ?2",
+                )
+                .doing(doing)?;
+            let rows = statement
+                .query_map(params![scenario.as_str(), limit], |row| row.get::<_, String>(0))
+                .doing(doing)?;
+            rows.map(|id| RecordId::new(id.doing(doing)?).map_err(StoreError::damaged))
+                .collect()
+        })
+    }
+
+    /// Notes a load that became servable.
+    pub async fn note_load(
+        &self,
+        scenario: ScenarioName,
+        load: RuntimeLoadId,
+        release: ReleaseId,
+    ) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 0, move |tx| {
+            let scenario_id = tx.scenario_id(&scenario)?;
+            tx.conn
+                .prepare_cached(
+                    "INSERT INTO load (scenario_id, incarnation, sequence, release_id, at_us)
+                     VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+                )
+                .and_then(|mut s| {
+                    s.execute(params![
+                        scenario_id,
+                        load.incarnation(),
+                        i64::try_from(load.sequence()).unwrap_or(i64::MAX),
+                        release.as_str(),
+                        clock::now_us()
+                    ])
+                })
+                .doing("noting a load")?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The loads of a scenario within one incarnation of the engine, oldest first.
+    pub fn loads(&self, scenario: &ScenarioName, incarnation: &str) -> Result<Vec<u64>, StoreError> {
+        self.read(|conn| {
+            let doing = "reading loads";
+            let mut statement = conn
+                .prepare_cached(
+                    "SELECT l.sequence FROM load l JOIN scenario s USING (scenario_id)
+                     WHERE s.name = ?1 AND s.archived_us IS NULL AND l.incarnation = ?2 ORDER BY l.sequence",
+                )
+                .doing(doing)?;
+            let rows = statement
+                .query_map(params![scenario.as_str(), incarnation], |row| row.get(0))
+                .doing(doing)?;
+            rows.map(|row| row.doing(doing)).collect()
+        })
+    }
+
+    /// Notes who drives a scenario, or that nobody does.
+    pub async fn note_lease(&self, scenario: ScenarioName, holder: Option<String>) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 0, move |tx| {
+            let scenario_id = tx.scenario_id(&scenario)?;
+            match &holder {
+                Some(holder) => tx
+                    .conn
+                    .prepare_cached(
+                        "INSERT INTO lease (scenario_id, holder, since_us) VALUES (?1, ?2, ?3)
+                         ON CONFLICT (scenario_id) DO UPDATE SET holder = excluded.holder, since_us = excluded.since_us",
+                    )
+                    .and_then(|mut s| s.execute(params![scenario_id, holder, clock::now_us()])),
+                None => tx
+                    .conn
+                    .prepare_cached("DELETE FROM lease WHERE scenario_id = ?1")
+                    .and_then(|mut s| s.execute([scenario_id])),
+            }
+            .doing("noting a driver")?;
+            Ok(())
+        })
+        .await
+    }
+}
