@@ -1,7 +1,8 @@
 //! Law: the machine behind a thin door, so that the other rooms stay testable. Owns time, randomness, durable file
-//! writes and fail points; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
+//! writes, fail points and child programs; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
 
 pub mod clock;
 pub mod durable;
 pub mod failpoint;
+pub mod program;
 pub mod random;
