@@ -3,10 +3,14 @@
 //! when the suite itself is wrong.
 
 mod betting;
+mod error;
+mod program;
 mod rules;
 mod spending;
 mod trial;
 
+pub use error::EvalError;
+pub use program::{Compared, judge_by_program};
 pub use spending::level;
 pub use trial::{Assignment, Draw, Sides, TaskRef, Trial};
 

@@ -4,6 +4,7 @@
 
 mod catalog;
 mod directory;
+mod drive;
 mod owner;
 pub mod processor;
 mod publication;
@@ -14,6 +15,7 @@ mod watch;
 
 pub use catalog::{catalog_row, commit_row};
 pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
+pub use drive::{Ask, CONSUMER, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn, Watch, driver_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
 pub use watch::{Activate, ServeAsIs};

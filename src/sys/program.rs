@@ -108,6 +108,11 @@ impl Program {
         }
     }
 
+    /// Gives it `limit` from now for whatever comes next.
+    pub fn allow(&mut self, limit: Duration) {
+        self.deadline = tokio::time::Instant::now() + limit;
+    }
+
     /// Says that nothing more comes.
     pub fn close_input(&mut self) {
         self.stdin = None;
@@ -129,7 +134,10 @@ impl Program {
                 Ok(Ok(_)) => {}
             }
             if line.len() as u64 == MAX_LINE {
-                return Err(other(format!("`{}` wrote a line of {MAX_LINE} bytes or more", self.name)));
+                return Err(other(format!(
+                    "`{}` wrote a line of {MAX_LINE} bytes or more",
+                    self.name
+                )));
             }
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
@@ -161,11 +169,20 @@ impl Program {
                 .unwrap_or_default(),
             None => String::new(),
         };
-        if words.is_empty() { status } else { format!("{status}; it said: {words}") }
+        if words.is_empty() {
+            status
+        } else {
+            format!("{status}; it said: {words}")
+        }
     }
 
     fn kill_group(&self) {
-        if let Some(pid) = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw) {
+        if let Some(pid) = self
+            .child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(rustix::process::Pid::from_raw)
+        {
             // Gone already is as good as killed.
             let _gone = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
         }
@@ -198,7 +215,13 @@ mod tests {
 
     fn shell(script: &str, seconds: f64) -> Program {
         let command: Vec<String> = ["sh", "-c", script].iter().map(|&part| part.to_owned()).collect();
-        Program::start(&command, None, Duration::from_secs_f64(seconds), &CancellationToken::new()).unwrap()
+        Program::start(
+            &command,
+            None,
+            Duration::from_secs_f64(seconds),
+            &CancellationToken::new(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
@@ -221,9 +244,28 @@ mod tests {
 
     #[tokio::test]
     async fn noise_silence_and_a_missing_program_are_errors() {
-        assert!(shell("echo hello", 30.0).receive().await.unwrap_err().to_string().contains("not JSON"));
-        assert!(shell("sleep 30", 0.2).receive().await.unwrap_err().to_string().contains("too long"));
-        let missing = Program::start(&["/no/such/program".to_owned()], None, Duration::from_secs(1), &CancellationToken::new());
+        assert!(
+            shell("echo hello", 30.0)
+                .receive()
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("not JSON")
+        );
+        assert!(
+            shell("sleep 30", 0.2)
+                .receive()
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("too long")
+        );
+        let missing = Program::start(
+            &["/no/such/program".to_owned()],
+            None,
+            Duration::from_secs(1),
+            &CancellationToken::new(),
+        );
         assert!(missing.unwrap_err().to_string().contains("/no/such/program"));
     }
 
@@ -238,7 +280,11 @@ mod tests {
         cancel.cancel();
         assert_eq!(program.receive().await.unwrap_err().to_string(), "cancelled");
         drop(program);
-        let pid: u32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
+        let pid: u32 = std::fs::read_to_string(dir.path().join("pid"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         // The grandchild is gone, or a zombie that nobody has collected yet.
         for _ in 0..100 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

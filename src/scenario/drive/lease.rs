@@ -94,8 +94,14 @@ mod tests {
         let (one, two) = (ScenarioName::new("one").unwrap(), ScenarioName::new("two").unwrap());
         let lease = Lease::take(dir.path(), &one, "reef serve").unwrap();
         let error = Lease::take(dir.path(), &one, "reef train").unwrap_err();
-        assert!(matches!(&error, LoopError::LeaseHeld { holder, .. } if holder.contains("reef serve")), "{error}");
-        assert!(Lease::take(dir.path(), &two, "reef train").is_ok(), "another scenario is free");
+        assert!(
+            matches!(&error, LoopError::LeaseHeld { holder, .. } if holder.contains("reef serve")),
+            "{error}"
+        );
+        assert!(
+            Lease::take(dir.path(), &two, "reef train").is_ok(),
+            "another scenario is free"
+        );
         assert!(driver_of(dir.path(), &one).unwrap().contains("reef serve"));
         drop(lease);
         assert_eq!(driver_of(dir.path(), &one), None);

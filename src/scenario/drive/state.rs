@@ -4,7 +4,7 @@
 use crate::domain::{Outcome, ReleaseId};
 use crate::experience::{Job, JobStage};
 
-/// Attempts at one stage before the batch is given up.
+/// Attempts at the training step before the batch is given up.
 pub(super) const MAX_ATTEMPTS: u32 = 10;
 const FIRST_PAUSE_S: u64 = 1;
 const LONGEST_PAUSE_S: u64 = 300;
@@ -60,7 +60,8 @@ pub(super) fn next(job: &Job, facts: &Facts) -> Effect {
     }
     // An instruction that fails is not tried again: a person is waiting for an answer.
     let limit = if job.instruction.is_some() { 1 } else { MAX_ATTEMPTS };
-    if job.attempts >= limit {
+    // A finished candidate is never given up: a gate or a repository that fails will work again.
+    if job.stage == JobStage::Sealed && job.attempts >= limit {
         return Effect::GiveUp;
     }
     if job.base != facts.head {
@@ -157,7 +158,10 @@ mod tests {
 
     #[test]
     fn a_moved_head_starts_the_step_again_whatever_the_stage() {
-        let moved = Facts { head: release("other"), ..facts() };
+        let moved = Facts {
+            head: release("other"),
+            ..facts()
+        };
         for stage in [JobStage::Sealed, JobStage::Trained, JobStage::Judged] {
             let effect = next(&job(stage, Some(Outcome::Selected)), &moved);
             assert_eq!(effect, Effect::Rebase(release("other")));
@@ -166,8 +170,14 @@ mod tests {
 
     #[test]
     fn staleness_drops_a_batch_before_it_trains_and_never_after() {
-        let stale = Facts { stale: Some("policy_lag_exceeded"), ..facts() };
-        assert_eq!(next(&job(JobStage::Sealed, None), &stale), Effect::DropStale("policy_lag_exceeded"));
+        let stale = Facts {
+            stale: Some("policy_lag_exceeded"),
+            ..facts()
+        };
+        assert_eq!(
+            next(&job(JobStage::Sealed, None), &stale),
+            Effect::DropStale("policy_lag_exceeded")
+        );
         assert_eq!(next(&job(JobStage::Trained, None), &stale), Effect::Judge);
     }
 
@@ -183,14 +193,21 @@ mod tests {
         let mut asked = job(JobStage::Sealed, None);
         asked.instruction = Some(RecordId::new("i").unwrap());
         asked.attempts = 1;
-        assert_eq!(next(&asked, &facts()), Effect::GiveUp, "an instruction is not tried twice");
-        assert_eq!((pause_us(0), pause_us(3), pause_us(30)), (1_000_000, 8_000_000, 300_000_000));
+        assert_eq!(
+            next(&asked, &facts()),
+            Effect::GiveUp,
+            "an instruction is not tried twice"
+        );
+        assert_eq!(
+            (pause_us(0), pause_us(3), pause_us(30)),
+            (1_000_000, 8_000_000, 300_000_000)
+        );
     }
 
     proptest! {
         /// Once the ledger has the step, nothing else happens: a batch cannot make two steps.
         #[test]
-        fn a_batch_with_a_step_is_only_closed(stage in 0..3, attempts in 0u32..20, moved in any::<bool>(), stale in any::<bool>()) {
+        fn a_batch_with_a_step_is_only_closed(stage in 0usize..3, attempts in 0u32..20, moved in any::<bool>(), stale in any::<bool>()) {
             let stage = [JobStage::Sealed, JobStage::Trained, JobStage::Judged][stage];
             let mut job = job(stage, Some(Outcome::Selected));
             job.attempts = attempts;
@@ -205,7 +222,7 @@ mod tests {
 
         /// Publishing needs a verdict for it, on the head it was judged against.
         #[test]
-        fn nothing_is_published_unjudged(stage in 0..3, attempts in 0u32..20, moved in any::<bool>(), judged in prop::option::of(0..5)) {
+        fn nothing_is_published_unjudged(stage in 0usize..3, attempts in 0u32..20, moved in any::<bool>(), judged in prop::option::of(0usize..5)) {
             let stage = [JobStage::Sealed, JobStage::Trained, JobStage::Judged][stage];
             let outcomes = [Outcome::Selected, Outcome::Held, Outcome::Rejected, Outcome::Inconclusive, Outcome::Invalid];
             let outcome = judged.map(|index: usize| outcomes[index]);

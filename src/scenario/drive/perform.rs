@@ -1,0 +1,572 @@
+//! Doing what [`super::state`] decided.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::seal::{Manifest, hit};
+use super::state::{self, Effect, Facts};
+use super::trainer::{Marker, StepMade, StepOrder, sync_tree, train_by_program};
+use super::{CONSUMER, Driver, Ended, LoopError, LoopEvent, Turn, Watch, now_us, samples};
+use crate::domain::{Operation, Outcome, RecordId, ReleaseId};
+use crate::eval::Compared;
+use crate::experience::{BatchUse, Consumption, Job, Progress, UnreleasedStep};
+use crate::recipe::TrainerKind;
+use crate::release::{Provenance, Source};
+use crate::scenario::{Candidate, PublishError};
+
+impl Driver {
+    /// One effect of a job. `None` means: look again.
+    pub(super) async fn advance(
+        &self,
+        job: &Job,
+        cancel: &CancellationToken,
+        watch: Watch<'_>,
+    ) -> Result<Option<Turn>, LoopError> {
+        let manifest = Manifest::of(job)?;
+        let Some(head) = self.inner.publisher.sync(&job.scenario).await? else {
+            return Err(LoopError::UnknownScenario(job.scenario.clone()));
+        };
+        let (name, batch) = (job.scenario.clone(), job.batch.clone());
+        let facts = Facts {
+            head,
+            has_step: self
+                .read(move |experience| experience.batch_has_step(&name, &batch))
+                .await?,
+            stale: self.stale(job, &manifest).await?,
+            now_us: now_us(),
+        };
+        let effect = state::next(job, &facts);
+        tracing::debug!(scenario = %job.scenario, step = job.step, batch = %job.batch, ?effect, "loop");
+        let done = match effect {
+            Effect::Close => return self.close(job).await,
+            Effect::WaitUntil(until_us) => {
+                let error = job.error.clone().unwrap_or_default();
+                return Ok(Some(Turn::Waiting { until_us, error }));
+            }
+            Effect::Rebase(head) => {
+                self.discard(job).await?;
+                self.progress(job, Progress::Restarted(head)).await
+            }
+            Effect::DropStale(reason) => return self.drop_stale(job, &manifest, reason).await,
+            Effect::Train => match self.train(job, &manifest, cancel, watch).await {
+                Ok(Some(skipped)) => return self.record(job, &manifest, skipped, None).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Effect::Judge => self.judge_candidate(job, cancel, watch).await,
+            Effect::Publish { held } => match self.publish(job, &manifest, held).await {
+                Ok(turn) => return Ok(Some(turn)),
+                Err(LoopError::Publish(error)) if error.is_conflict() => {
+                    tracing::warn!(scenario = %job.scenario, %error, "the head moved while a candidate was judged");
+                    return Ok(None);
+                }
+                Err(error) => Err(error),
+            },
+            Effect::Refuse => {
+                let reason = job
+                    .verdict
+                    .as_ref()
+                    .map(|verdict| verdict.reason.clone())
+                    .unwrap_or_default();
+                let metrics = self.step_metrics(job, &manifest);
+                let refused = Unreleased {
+                    rejected: true,
+                    outcome: "rejected",
+                    reason,
+                    metrics,
+                };
+                return self.record(job, &manifest, refused, None).await;
+            }
+            Effect::JudgeAgain => {
+                let reason = job
+                    .verdict
+                    .as_ref()
+                    .map(|verdict| verdict.reason.clone())
+                    .unwrap_or_default();
+                self.progress(job, Progress::Unjudged).await?;
+                Err(LoopError::Gate { reason })
+            }
+            Effect::GiveUp => return self.give_up(job, &manifest).await,
+        };
+        match done {
+            Ok(()) => Ok(None),
+            Err(error @ (LoopError::Stopped | LoopError::Store(_) | LoopError::UnknownScenario(_))) => Err(error),
+            Err(error) => self.failed(job, &error, watch).await.map(Some),
+        }
+    }
+
+    async fn failed(&self, job: &Job, error: &LoopError, watch: Watch<'_>) -> Result<Turn, LoopError> {
+        let until_us = now_us() + state::pause_us(job.attempts);
+        let text = chain_of(error);
+        tracing::warn!(scenario = %job.scenario, step = job.step, attempts = job.attempts + 1, error = text, "step failed");
+        watch(&LoopEvent::Failed { error: text.clone() });
+        self.experience().job_failed(job.id, text.clone(), until_us).await?;
+        Ok(Turn::Waiting { until_us, error: text })
+    }
+
+    async fn progress(&self, job: &Job, progress: Progress) -> Result<(), LoopError> {
+        self.experience().job_progress(job.id, progress).await?;
+        Ok(())
+    }
+
+    /// Makes the candidate; gives the reason when there is nothing to learn.
+    async fn train(
+        &self,
+        job: &Job,
+        manifest: &Manifest,
+        cancel: &CancellationToken,
+        watch: Watch<'_>,
+    ) -> Result<Option<Unreleased>, LoopError> {
+        if let Some(reason) = self.nothing_to_learn(manifest) {
+            let mut metrics = self.step_metrics(job, manifest);
+            metrics.insert("skipped".into(), json!(reason));
+            return Ok(Some(Unreleased {
+                rejected: false,
+                outcome: "skipped",
+                reason,
+                metrics,
+            }));
+        }
+        let dir = self.job_dir(job);
+        let (marker_path, output) = (dir.join("made.json"), dir.join("candidate"));
+        let parent = self.files_of(&job.base).await?;
+        let wanted = |made: StepMade| Marker {
+            batch: job.batch.clone(),
+            step: job.step,
+            parent: parent.clone(),
+            recipe_digest: self.inner.recipe_digest.clone(),
+            made,
+        };
+        let finished = Marker::read(&marker_path).filter(|marker| *marker == wanted(marker.made.clone()));
+        let made = match finished {
+            Some(marker) => marker.made,
+            None => {
+                self.clear(&dir).await?;
+                let batch_file = self.write_batch(job, manifest, &dir).await?;
+                let order = StepOrder {
+                    scenario: job.scenario.clone(),
+                    step: job.step,
+                    batch: job.batch.clone(),
+                    batch_file,
+                    parent: parent.clone(),
+                    output: output.clone(),
+                    seed: seed_of(job),
+                };
+                hit("loop::before_step")?;
+                let begun = Instant::now();
+                let mut made = self.make(&order, cancel, watch).await?;
+                let (StepMade::Trained { metrics } | StepMade::Skipped { metrics, .. }) = &mut made;
+                metrics.insert("train_seconds".into(), json!(begun.elapsed().as_secs_f64()));
+                hit("loop::after_step")?;
+                let (marker, path, tree) = (wanted(made.clone()), marker_path, output.clone());
+                self.blocking(move || {
+                    if tree.is_dir() {
+                        sync_tree(&tree).map_err(|source| LoopError::Work {
+                            path: tree.clone(),
+                            doing: "making the candidate durable",
+                            source,
+                        })?;
+                    }
+                    marker.write(&path)
+                })
+                .await?;
+                made
+            }
+        };
+        match made {
+            StepMade::Trained { metrics } => {
+                watch(&LoopEvent::Trained {
+                    metrics: metrics.clone(),
+                });
+                hit("loop::before_trained")?;
+                let candidate = json!({"directory": output, "metrics": metrics});
+                self.progress(job, Progress::Trained(candidate)).await?;
+                hit("loop::after_trained")?;
+                Ok(None)
+            }
+            StepMade::Skipped { reason, metrics } => {
+                let mut all = self.step_metrics(job, manifest);
+                all.extend(metrics);
+                all.insert("skipped".into(), json!(reason));
+                Ok(Some(Unreleased {
+                    rejected: false,
+                    outcome: "skipped",
+                    reason,
+                    metrics: all,
+                }))
+            }
+        }
+    }
+
+    async fn make(
+        &self,
+        order: &StepOrder,
+        cancel: &CancellationToken,
+        watch: Watch<'_>,
+    ) -> Result<StepMade, LoopError> {
+        let heard = |fraction: f64, message: &str| {
+            watch(&LoopEvent::Training {
+                fraction,
+                message: message.to_owned(),
+            });
+        };
+        match self.inner.recipe.trainer.backend {
+            TrainerKind::Program => train_by_program(&self.inner.recipe, order, cancel, &heard).await,
+            TrainerKind::Torch | TrainerKind::None => Err(LoopError::Trainer {
+                reason: "this process has no embedded trainer".to_owned(),
+            }),
+        }
+    }
+
+    fn nothing_to_learn(&self, manifest: &Manifest) -> Option<String> {
+        if manifest.train.is_empty() {
+            return Some("no complete sample waits".to_owned());
+        }
+        let first = manifest.train.first().and_then(|sample| sample.reward);
+        let equal = manifest.train.iter().all(|sample| sample.reward == first);
+        // Groups of equal scores left the pool before; this is the same for recipes without groups.
+        (self.inner.recipe.processor.skip_equal_scores && first.is_some() && equal).then(|| {
+            format!(
+                "all {} scores are equal ({}): nothing to learn from",
+                manifest.train.len(),
+                first.unwrap_or_default()
+            )
+        })
+    }
+
+    async fn write_batch(&self, job: &Job, manifest: &Manifest, dir: &Path) -> Result<PathBuf, LoopError> {
+        let (experience, scenario) = (self.experience().clone(), job.scenario.clone());
+        let (spec, train) = (self.inner.recipe.processor.clone(), manifest.train.clone());
+        let (dir, path) = (dir.to_path_buf(), dir.join("batch.jsonl"));
+        self.blocking(move || {
+            let mut lines = Vec::with_capacity(train.len());
+            for (index, sample) in train.iter().enumerate() {
+                let loaded =
+                    samples::load(&experience, &scenario, &spec, sample)?.map_err(|why| LoopError::Trainer {
+                        reason: format!(
+                            "record {} of the batch is no longer usable: {}",
+                            sample.sources[0],
+                            why.as_str()
+                        ),
+                    })?;
+                lines.push(samples::line(index, sample, &loaded));
+            }
+            let io = |source| LoopError::Work {
+                path: path.clone(),
+                doing: "writing a batch",
+                source,
+            };
+            std::fs::create_dir_all(&dir).map_err(io)?;
+            samples::write(&path, &lines).map_err(io)?;
+            Ok(path)
+        })
+        .await
+    }
+
+    async fn judge_candidate(&self, job: &Job, cancel: &CancellationToken, watch: Watch<'_>) -> Result<(), LoopError> {
+        let compared = Compared {
+            candidate: self.job_dir(job).join("candidate"),
+            current: self.files_of(&job.base).await?,
+        };
+        hit("loop::before_judge")?;
+        let verdict = self.judge(job, &compared, cancel, watch).await?;
+        watch(&LoopEvent::Judged {
+            outcome: verdict.outcome.as_str(),
+            reason: verdict.reason.clone(),
+        });
+        if verdict.outcome == Outcome::Invalid {
+            // Nothing was learnt of the candidate: it waits for a measurement that works.
+            return Err(LoopError::Gate { reason: verdict.reason });
+        }
+        hit("loop::before_judged")?;
+        self.progress(job, Progress::Judged(Box::new(verdict))).await?;
+        hit("loop::after_judged")
+    }
+
+    async fn publish(&self, job: &Job, manifest: &Manifest, held: bool) -> Result<Turn, LoopError> {
+        let metrics = self.step_metrics(job, manifest);
+        hit("loop::before_publish")?;
+        let published = self
+            .inner
+            .publisher
+            .publish(Candidate {
+                scenario: job.scenario.clone(),
+                dir: self.job_dir(job).join("candidate"),
+                components: None,
+                expected: job.base.clone(),
+                operation: Operation::Training,
+                held,
+                source: Source::Training,
+                provenance: Provenance {
+                    batch_id: Some(job.batch.clone()),
+                    recipe: Some(job.recipe.clone()),
+                    recipe_digest: Some(self.inner.recipe_digest.clone()),
+                    step: Some(job.step),
+                    seed: Some(seed_of(job)),
+                    metrics: metrics.clone(),
+                    verdict: job.verdict.clone(),
+                    ..Provenance::default()
+                },
+                batch: Some(self.batch_use(job, manifest)),
+            })
+            .await?;
+        hit("loop::before_load")?;
+        let not_live = if held {
+            None
+        } else {
+            self.load(job, &published.release_id).await.err()
+        };
+        hit("loop::before_end")?;
+        let outcome = if held { "held" } else { "released" };
+        let reason = job
+            .verdict
+            .as_ref()
+            .map(|verdict| verdict.reason.clone())
+            .unwrap_or_default();
+        self.experience().job_end(job.id, outcome, reason.clone()).await?;
+        self.discard(job).await?;
+        Ok(Turn::Ended(Box::new(Ended {
+            step: published.step,
+            batch: job.batch.clone(),
+            outcome,
+            reason,
+            release: Some(published.release_id),
+            metrics,
+            not_live,
+        })))
+    }
+
+    /// Brings a release into the engine; on failure the old one goes on serving.
+    async fn load(&self, job: &Job, release: &ReleaseId) -> Result<(), String> {
+        let dir = self.files_of(release).await.map_err(|error| chain_of(&error))?;
+        let loaded = self.inner.live.load(&job.scenario, release, dir.as_deref()).await;
+        match loaded {
+            Ok(Some(load)) => self
+                .experience()
+                .note_load(job.scenario.clone(), load, release.clone())
+                .await
+                .map_err(|error| error.to_string()),
+            Ok(None) => Ok(()),
+            Err(reason) => {
+                tracing::error!(scenario = %job.scenario, %release, reason, "published, not live");
+                Err(reason)
+            }
+        }
+    }
+
+    /// The batch has its step already: the process ended between the step and the end of the job.
+    async fn close(&self, job: &Job) -> Result<Option<Turn>, LoopError> {
+        self.experience()
+            .job_end(job.id, "settled", "settled by an earlier process".to_owned())
+            .await?;
+        self.discard(job).await?;
+        Ok(None)
+    }
+
+    async fn drop_stale(
+        &self,
+        job: &Job,
+        manifest: &Manifest,
+        reason: &'static str,
+    ) -> Result<Option<Turn>, LoopError> {
+        let records = manifest.records(None);
+        let n_records = records.len();
+        self.experience()
+            .consume(Consumption {
+                scenario: job.scenario.clone(),
+                consumer: CONSUMER.to_owned(),
+                batch: job.batch.clone(),
+                step: None,
+                outcome: format!("stale:{reason}"),
+                records,
+            })
+            .await?;
+        hit("loop::after_stale")?;
+        self.experience().job_end(job.id, "stale", reason.to_owned()).await?;
+        self.discard(job).await?;
+        let mut metrics = Map::new();
+        metrics.insert("staleness/samples_dropped".into(), json!(manifest.train.len()));
+        metrics.insert("staleness/records_dropped".into(), json!(n_records));
+        metrics.insert("staleness/drop_reason".into(), json!(reason));
+        Ok(Some(Turn::Ended(Box::new(Ended {
+            step: None,
+            batch: job.batch.clone(),
+            outcome: "stale",
+            reason: reason.to_owned(),
+            release: None,
+            metrics,
+            not_live: None,
+        }))))
+    }
+
+    async fn give_up(&self, job: &Job, manifest: &Manifest) -> Result<Option<Turn>, LoopError> {
+        let error = job.error.clone().unwrap_or_default();
+        let mut metrics = self.step_metrics(job, manifest);
+        let reason = if job.instruction.is_some() {
+            "instruction failed".to_owned()
+        } else {
+            format!("failed {} times", job.attempts)
+        };
+        metrics.insert("skipped".into(), json!(reason));
+        metrics.insert("error".into(), json!(error));
+        let given_up = Unreleased {
+            rejected: false,
+            outcome: "skipped",
+            reason: format!("{reason}: {error}"),
+            metrics,
+        };
+        // What rode along with an instruction is as good as before; only the instruction is used up.
+        let only = job.instruction.clone().map(|id| vec![id]);
+        self.record(job, manifest, given_up, only).await
+    }
+
+    /// Records a step that released nothing and ends the job.
+    async fn record(
+        &self,
+        job: &Job,
+        manifest: &Manifest,
+        unreleased: Unreleased,
+        only: Option<Vec<RecordId>>,
+    ) -> Result<Option<Turn>, LoopError> {
+        let mut batch = self.batch_use(job, manifest);
+        if let Some(only) = only {
+            batch.records = only;
+        }
+        hit("loop::before_record")?;
+        let step = self
+            .experience()
+            .record_step(
+                job.scenario.clone(),
+                UnreleasedStep {
+                    rejected: unreleased.rejected,
+                    head: job.base.clone(),
+                    batch: Some(batch),
+                    metrics: unreleased.metrics.clone(),
+                    verdict: job.verdict.clone(),
+                },
+            )
+            .await?;
+        hit("loop::after_record")?;
+        self.experience()
+            .job_end(job.id, unreleased.outcome, unreleased.reason.clone())
+            .await?;
+        self.discard(job).await?;
+        Ok(Some(Turn::Ended(Box::new(Ended {
+            step: Some(step),
+            batch: job.batch.clone(),
+            outcome: unreleased.outcome,
+            reason: unreleased.reason,
+            release: None,
+            metrics: unreleased.metrics,
+            not_live: None,
+        }))))
+    }
+
+    fn batch_use(&self, job: &Job, manifest: &Manifest) -> BatchUse {
+        BatchUse {
+            batch_id: job.batch.clone(),
+            consumer: CONSUMER.to_owned(),
+            records: manifest.records(job.instruction.as_ref()),
+        }
+    }
+
+    fn step_metrics(&self, job: &Job, manifest: &Manifest) -> Map<String, Value> {
+        let mut metrics: Map<String, Value> = job
+            .candidate
+            .as_ref()
+            .and_then(|candidate| candidate["metrics"].as_object().cloned())
+            .unwrap_or_default();
+        let rewards: Vec<f64> = manifest.train.iter().filter_map(|sample| sample.reward).collect();
+        metrics.insert("samples".into(), json!(manifest.train.len()));
+        metrics.insert("holdout_samples".into(), json!(manifest.holdout.len()));
+        metrics.insert(
+            "truncated_samples".into(),
+            json!(manifest.train.iter().filter(|sample| sample.truncated).count()),
+        );
+        if !rewards.is_empty() {
+            metrics.insert(
+                "reward_mean".into(),
+                json!(rewards.iter().sum::<f64>() / rewards.len() as f64),
+            );
+        }
+        metrics.insert("staleness/lag_max".into(), json!(manifest.lag_max));
+        metrics.insert("staleness/lag_mean".into(), json!(manifest.lag_mean));
+        if let Some(instruction) = &manifest.instruction {
+            let mut request = json!({"id": job.instruction});
+            for key in ["text", "session", "release_id", "requires", "client"] {
+                if !instruction[key].is_null() {
+                    request[key] = instruction[key].clone();
+                }
+            }
+            metrics.insert("training_request".into(), request);
+        }
+        metrics
+    }
+
+    /// The files of a release; `None` for one without any.
+    async fn files_of(&self, release: &ReleaseId) -> Result<Option<PathBuf>, LoopError> {
+        let (publisher, release) = (self.inner.publisher.clone(), release.clone());
+        self.blocking(move || {
+            let repository = publisher.repository();
+            if repository.describe(&release).map_err(PublishError::from)?.bytes == 0 {
+                return Ok(None);
+            }
+            Ok(Some(repository.materialise(&release).map_err(PublishError::from)?))
+        })
+        .await
+    }
+
+    async fn discard(&self, job: &Job) -> Result<(), LoopError> {
+        let dir = self.job_dir(job);
+        self.clear(&dir).await
+    }
+
+    async fn clear(&self, dir: &Path) -> Result<(), LoopError> {
+        let dir = dir.to_path_buf();
+        self.blocking(move || match std::fs::remove_dir_all(&dir) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(LoopError::Work {
+                path: dir,
+                doing: "removing the files of a step",
+                source,
+            }),
+            _ => Ok(()),
+        })
+        .await
+    }
+}
+
+/// A step that releases nothing.
+struct Unreleased {
+    rejected: bool,
+    outcome: &'static str,
+    reason: String,
+    metrics: Map<String, Value>,
+}
+
+/// The seed of everything random in a step: from its batch, so that a repeated step is the same.
+fn seed_of(job: &Job) -> u64 {
+    let digest = Sha256::digest(job.batch.as_str().as_bytes());
+    let mut word = [0u8; 8];
+    word.copy_from_slice(&digest[..8]);
+    // JSON and TOML readers elsewhere may know only 53 bits.
+    u64::from_be_bytes(word) >> 11
+}
+
+/// An error with its causes, in one line.
+fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let part = cause.to_string();
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        source = cause.source();
+    }
+    text
+}
