@@ -11,6 +11,7 @@ mod engines;
 mod error;
 mod exit;
 mod format;
+mod learning;
 mod logging;
 mod output;
 mod progress;

@@ -144,6 +144,8 @@ pub struct BatchSpec {
     /// How many loads behind the served one a sample may be, or releases where the engine gives no loads; 0 means the
     /// same weights.
     pub max_staleness: u64,
+    /// Whether imported experience may train, of which nobody knows what produced it. It has no age.
+    pub accept_imported: bool,
     /// Share of sessions kept out of training, for the gate.
     pub holdout: f64,
     /// Samples that may wait; beyond it the oldest are dropped and counted.
@@ -157,6 +159,7 @@ impl Default for BatchSpec {
             group_size: 2,
             max_wait_s: 0.0,
             max_staleness: 0,
+            accept_imported: false,
             holdout: 0.0,
             maximum_pending: 10_000,
         }

@@ -14,6 +14,7 @@ mod report;
 mod scenario;
 mod serve;
 mod status;
+mod train;
 
 use clap::Subcommand;
 
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     /// Show what is stored and served
     Status(status::StatusArgs),
+    /// Make training steps from the stored experience
+    Train(train::TrainArgs),
 }
 
 impl Command {
@@ -74,5 +77,6 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Scenario(args) => scenario::run(context, args),
         Command::Serve(args) => serve::run(context, args),
         Command::Status(args) => status::run(context, args),
+        Command::Train(args) => train::run(context, args),
     }
 }

@@ -493,6 +493,9 @@ impl Driver {
                 json!(rewards.iter().sum::<f64>() / rewards.len() as f64),
             );
         }
+        if let Some(verdict) = &job.verdict {
+            metrics.insert("gate_outcome".into(), json!(verdict.outcome.as_str()));
+        }
         metrics.insert("staleness/lag_max".into(), json!(manifest.lag_max));
         metrics.insert("staleness/lag_mean".into(), json!(manifest.lag_mean));
         if let Some(instruction) = &manifest.instruction {

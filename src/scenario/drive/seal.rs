@@ -218,7 +218,7 @@ impl Driver {
                 })
                 .await?;
             if broken.is_empty() {
-                let window = self.inner.recipe.batch.max_staleness;
+                let window = &self.inner.recipe.batch;
                 let lags = sealed
                     .train
                     .iter()
@@ -316,10 +316,15 @@ impl Driver {
             return Ok(None);
         }
         let serving = self.serving(&job.scenario).await?;
+        // The window it was sealed under counts, also when the recipe has changed since.
+        let window = crate::recipe::BatchSpec {
+            max_staleness: manifest.max_staleness,
+            ..self.inner.recipe.batch.clone()
+        };
         Ok(manifest
             .train
             .iter()
-            .find_map(|sample| serving.admit(&sample.produced, manifest.max_staleness).err())
+            .find_map(|sample| serving.admit(&sample.produced, &window).err())
             .map(crate::scenario::processor::StaleReason::as_str))
     }
 }

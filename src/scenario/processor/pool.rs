@@ -104,7 +104,7 @@ impl Pool {
             let stale = if self.processor.kind == ProcessorKind::Demonstration {
                 None
             } else {
-                serving.admit(&sample.produced, self.batch.max_staleness).err()
+                serving.admit(&sample.produced, &self.batch).err()
             };
             match stale {
                 Some(reason) => out.push((sample, Exclusion::Stale(reason))),

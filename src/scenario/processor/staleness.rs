@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{ReleaseId, RuntimeLoadId};
+use crate::recipe::BatchSpec;
 
 /// What produced one turn of a sample, as frozen at its admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +60,19 @@ impl StaleReason {
 }
 
 impl Serving {
-    /// The lag of the oldest part of a sample, if it is inside the window of `max_staleness`.
-    pub fn admit(&self, produced: &[Produced], max_staleness: u64) -> Result<u64, StaleReason> {
+    /// The lag of the oldest part of a sample, if it is inside the window of the recipe.
+    pub fn admit(&self, produced: &[Produced], batch: &BatchSpec) -> Result<u64, StaleReason> {
+        let imported = !produced.is_empty()
+            && produced
+                .iter()
+                .all(|part| part.load.is_none() && part.release.is_none());
+        if imported && batch.accept_imported {
+            return Ok(0);
+        }
+        self.within(produced, batch.max_staleness)
+    }
+
+    fn within(&self, produced: &[Produced], max_staleness: u64) -> Result<u64, StaleReason> {
         let lag = match &self.load {
             Some(serving) => self.load_lag(serving, produced)?,
             None => self.release_lag(produced)?,
@@ -151,7 +163,7 @@ mod tests {
             (2, 3, false),
             (3, 3, true),
         ] {
-            let verdict = serving.admit(&[load("ab", sequence)], window);
+            let verdict = serving.within(&[load("ab", sequence)], window);
             assert_eq!(verdict.is_ok(), inside, "window {window}, load {sequence}: {verdict:?}");
         }
     }
@@ -171,18 +183,18 @@ mod tests {
             (vec![load("ab", 9), load("ab", 8)], StaleReason::NonMonotonic),
             (vec![load("ab", 3)], StaleReason::LagExceeded),
         ] {
-            assert_eq!(serving.admit(&produced, 2), Err(reason));
+            assert_eq!(serving.within(&produced, 2), Err(reason));
         }
     }
 
     #[test]
     fn the_oldest_turn_decides() {
-        assert_eq!(serving().admit(&[load("ab", 5), load("ab", 9)], 2), Ok(2));
+        assert_eq!(serving().within(&[load("ab", 5), load("ab", 9)], 2), Ok(2));
         assert_eq!(
-            serving().admit(&[load("ab", 5), load("ab", 9)], 1),
+            serving().within(&[load("ab", 5), load("ab", 9)], 1),
             Err(StaleReason::LagExceeded)
         );
-        assert_eq!(serving().admit(&[load("ab", 9), load("ab", 9)], 0), Ok(0));
+        assert_eq!(serving().within(&[load("ab", 9), load("ab", 9)], 0), Ok(0));
     }
 
     #[test]
@@ -199,10 +211,26 @@ mod tests {
             loads: vec![],
             releases: vec![id("a"), id("b"), id("c")],
         };
-        assert_eq!(serving.admit(&from("c"), 0), Ok(0));
-        assert_eq!(serving.admit(&from("b"), 0), Err(StaleReason::LagExceeded));
-        assert_eq!(serving.admit(&from("b"), 1), Ok(1));
-        assert_eq!(serving.admit(&from("a"), 1), Err(StaleReason::LagExceeded));
-        assert_eq!(serving.admit(&from("x"), 9), Err(StaleReason::ForeignRelease));
+        assert_eq!(serving.within(&from("c"), 0), Ok(0));
+        assert_eq!(serving.within(&from("b"), 0), Err(StaleReason::LagExceeded));
+        assert_eq!(serving.within(&from("b"), 1), Ok(1));
+        assert_eq!(serving.within(&from("a"), 1), Err(StaleReason::LagExceeded));
+        assert_eq!(serving.within(&from("x"), 9), Err(StaleReason::ForeignRelease));
+    }
+
+    #[test]
+    fn imported_experience_trains_only_where_the_recipe_says_so() {
+        let unknown = [Produced {
+            load: None,
+            release: None,
+        }];
+        let strict = BatchSpec::default();
+        let open = BatchSpec {
+            accept_imported: true,
+            ..BatchSpec::default()
+        };
+        assert_eq!(serving().admit(&unknown, &strict), Err(StaleReason::MissingLoad));
+        assert_eq!(serving().admit(&unknown, &open), Ok(0));
+        assert_eq!(serving().admit(&[load("ab", 3)], &open), Err(StaleReason::LagExceeded));
     }
 }

@@ -1,0 +1,265 @@
+//! `reef train`
+
+use std::time::Duration;
+
+use clap::Args;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::context::Store;
+use crate::cli::progress::Progress;
+use crate::cli::{CliError, Context, Exit, format, learning};
+use crate::domain::ScenarioName;
+use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
+use crate::sys::clock;
+
+/// How often a watching command looks for new experience.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Make training steps from the stored experience: batch, step, gate, release
+///
+/// Without --steps or --watch it goes on until nothing is left to do. It works with or without a running server; one
+/// process at a time drives a scenario.
+///
+/// Exit codes: 0 a candidate was released or held, 3 nothing to do, 10 no candidate passed the gate, 11 the gate could
+/// not decide, 50 another process drives the scenario.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    /// Only this scenario; otherwise every one, in turn
+    #[arg(short, long, value_name = "NAME")]
+    scenario: Vec<ScenarioName>,
+    /// Stop after this many steps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Go on until nothing is left to do (the default)
+    #[arg(long, conflicts_with = "watch")]
+    until_idle: bool,
+    /// Go on for ever, waiting for new experience
+    #[arg(long)]
+    watch: bool,
+    /// Do not wait for a full batch: train on whatever is complete
+    #[arg(long)]
+    now: bool,
+    /// Give up when a failing step is to be tried again later than this many seconds from now
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    patience: f64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    released: u64,
+    inconclusive: u64,
+    rejected: u64,
+}
+
+impl Tally {
+    fn note(&mut self, ended: &Ended) {
+        self.steps += u64::from(ended.step.is_some());
+        match ended.outcome {
+            "released" | "held" => self.released += 1,
+            "rejected" => self.rejected += 1,
+            _ => {}
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        if self.released > 0 {
+            Exit::Ok
+        } else if self.inconclusive > 0 && self.inconclusive == self.rejected {
+            Exit::Inconclusive
+        } else if self.rejected > 0 {
+            Exit::Rejected
+        } else if self.steps > 0 {
+            Exit::Ok
+        } else {
+            Exit::Nothing
+        }
+    }
+}
+
+pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> {
+    let recipe = learning::recipe_needed(context)?;
+    if !recipe.learns() {
+        return Err(
+            CliError::new(Exit::Usage, format!("recipe {} only records", recipe.name))
+                .hint("name a recipe that learns: sao, grpo, sft, or one of your own"),
+        );
+    }
+    let settings = context.settings()?;
+    let (work, run_dir) = (learning::work_dir(settings), settings.storage.run_dir());
+    context.block_on(async move {
+        let publisher = context.publisher(Store::MustExist)?;
+        let names = if args.scenario.is_empty() {
+            publisher
+                .experience()
+                .scenarios(false)?
+                .into_iter()
+                .map(|scenario| scenario.name)
+                .collect()
+        } else {
+            args.scenario.clone()
+        };
+        let mut leases = Vec::with_capacity(names.len());
+        for name in &names {
+            leases.push(Lease::take(&run_dir, name, "reef train")?);
+            let mode = publisher.experience().scenario(name)?.map(|scenario| scenario.mode);
+            let mode = mode.ok_or_else(|| LoopError::UnknownScenario(name.clone()))?;
+            // A scenario that only ever recorded has no chain yet.
+            publisher.create(name, mode, None).await?;
+        }
+        let driver = Driver::new(publisher, recipe, Live::Detached, work);
+        drive(context, &driver, &leases, &args).await
+    })
+}
+
+async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &TrainArgs) -> Result<Exit, CliError> {
+    let mut tally = Tally::default();
+    let cancel = CancellationToken::new();
+    let ask = if args.now { Ask::Now } else { Ask::Automatic };
+    loop {
+        let mut busy = false;
+        let mut wake: Option<i64> = None;
+        for lease in leases {
+            match turn(context, driver, lease, ask, &cancel).await? {
+                Turn::Ended(ended) => {
+                    busy = true;
+                    tally.note(&ended);
+                    say(context, lease.scenario(), &ended)?;
+                    let undecided = ended.metrics.get("gate_outcome").and_then(Value::as_str) == Some("inconclusive");
+                    tally.inconclusive += u64::from(undecided);
+                    if args.steps.is_some_and(|limit| tally.steps >= limit) {
+                        return Ok(tally.exit());
+                    }
+                }
+                Turn::Waiting { until_us, error } => {
+                    let seconds = (until_us - clock::now_us()).max(0) as f64 / 1e6;
+                    if !args.watch && seconds > args.patience {
+                        return Err(CliError::new(
+                            Exit::Unexpected,
+                            format!("the step of scenario {} keeps failing: {error}", lease.scenario()),
+                        )
+                        .hint(format!(
+                            "it is tried again in {seconds:.0} s; reef train goes on where it was"
+                        )));
+                    }
+                    wake = Some(wake.map_or(until_us, |other| other.min(until_us)));
+                }
+                Turn::Idle { blocked, .. } => {
+                    if let Some(reason) = blocked.filter(|_| !args.watch) {
+                        context.output().note(&format!("{}: {reason}", lease.scenario()));
+                    }
+                }
+            }
+        }
+        if busy {
+            continue;
+        }
+        match wake {
+            Some(until_us) => {
+                let micros = u64::try_from(until_us - clock::now_us()).unwrap_or(0);
+                tokio::time::sleep(Duration::from_micros(micros).min(LOOK)).await;
+            }
+            None if args.watch => tokio::time::sleep(LOOK).await,
+            None => {
+                if tally.steps == 0 {
+                    context
+                        .output()
+                        .note("nothing to train: no batch is complete (--now takes what is there)");
+                }
+                return Ok(tally.exit());
+            }
+        }
+    }
+}
+
+/// One turn, with its progress shown.
+async fn turn(
+    context: &Context,
+    driver: &Driver,
+    lease: &Lease,
+    ask: Ask,
+    cancel: &CancellationToken,
+) -> Result<Turn, CliError> {
+    let output = context.output();
+    let scenario = lease.scenario();
+    let progress: Mutex<Option<(bool, Progress<'_>)>> = Mutex::new(None);
+    let show = |judging: bool, done: u64, total: u64, message: &str| {
+        let mut slot = progress.lock();
+        if slot.as_ref().is_none_or(|(kind, _)| *kind != judging) {
+            let what = if judging { "judging pairs" } else { "training" };
+            *slot = Some((judging, Progress::start(output, what, Some(total))));
+        }
+        if let Some((_, bar)) = slot.as_mut() {
+            bar.set(done, Some(message).filter(|message| !message.is_empty()));
+        }
+    };
+    let watch = |event: &LoopEvent| {
+        // A reader that went away is noticed by the next write of data.
+        let _gone = match event {
+            LoopEvent::Sealed { batch, samples } if output.json() => output.event(
+                "sealed",
+                &json!({"scenario": scenario, "batch_id": batch, "samples": samples}),
+            ),
+            LoopEvent::Sealed { batch, samples } => {
+                output.note(&format!(
+                    "{scenario}: batch {} of {samples} samples",
+                    format::short(batch.as_str())
+                ));
+                Ok(())
+            }
+            LoopEvent::Training { fraction, message } => {
+                show(false, (fraction * 100.0) as u64, 100, message);
+                Ok(())
+            }
+            LoopEvent::Judging { pairs, of } => {
+                show(true, *pairs as u64, *of as u64, "");
+                Ok(())
+            }
+            LoopEvent::Trained { metrics } if output.json() => {
+                output.event("trained", &json!({"scenario": scenario, "metrics": metrics}))
+            }
+            LoopEvent::Judged { outcome, reason } if output.json() => output.event(
+                "judged",
+                &json!({"scenario": scenario, "outcome": outcome, "reason": reason}),
+            ),
+            LoopEvent::Failed { error } if output.json() => {
+                output.event("failed", &json!({"scenario": scenario, "error": error}))
+            }
+            LoopEvent::Failed { error } => {
+                output.note(&format!("{scenario}: {error}"));
+                Ok(())
+            }
+            LoopEvent::Trained { .. } | LoopEvent::Judged { .. } => Ok(()),
+        };
+    };
+    Ok(driver.turn(lease, ask, cancel, &watch).await?)
+}
+
+fn say(context: &Context, scenario: &ScenarioName, ended: &Ended) -> Result<(), CliError> {
+    let output = context.output();
+    if output.json() {
+        return output.event(
+            "step",
+            &json!({
+                "scenario": scenario, "step": ended.step, "batch_id": ended.batch, "outcome": ended.outcome,
+                "reason": ended.reason, "release_id": ended.release, "metrics": ended.metrics,
+                "not_live": ended.not_live,
+            }),
+        );
+    }
+    let step = ended
+        .step
+        .map_or_else(|| "no step".to_owned(), |step| format!("step {step}"));
+    let release = ended
+        .release
+        .as_ref()
+        .map(|release| format!(" {}", format::short(release.as_str())))
+        .unwrap_or_default();
+    output.line(&format!(
+        "{scenario} {step} {}{release}: {}",
+        ended.outcome, ended.reason
+    ))
+}

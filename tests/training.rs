@@ -1,0 +1,286 @@
+//! `reef train` on stored experience with a real external trainer and a real external gate: the whole loop without a
+//! model. Crash tests kill the process at every window and look at what is left.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+
+#[path = "training/rig.rs"]
+mod rig;
+
+use reef::domain::{Outcome, TrainingMode};
+use reef::experience::StepQuery;
+use rig::{Rig, TRAINER, gate_scoring, recipe};
+use serde_json::json;
+
+#[test]
+fn reports_become_releases_each_record_once() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
+    for n in 0..3 {
+        rig.graded(n, Some(f64::from(n)));
+    }
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let steps: Vec<_> = run.events("step");
+    assert_eq!(steps.len(), 3);
+    assert!(steps.iter().all(|step| step["outcome"] == "released"), "{steps:?}");
+    assert_eq!(steps[0]["metrics"]["samples"], 1);
+    assert_eq!(steps[0]["metrics"]["loss"], 0.5, "the trainer's own figures are kept");
+    assert!(!run.events("sealed").is_empty() && !run.events("trained").is_empty());
+    rig.check_whole(3);
+    let again = rig.train(&["--json"]);
+    assert_eq!(again.code, 3, "nothing is left: {}", again.stderr);
+}
+
+#[test]
+fn a_refused_candidate_leaves_the_head_and_keeps_the_evidence() {
+    let rig = Rig::new(
+        &recipe("paired", "program", "command = [\"sh\", \"gate.sh\"]"),
+        &[("train.sh", TRAINER), ("gate.sh", &gate_scoring("0.2", "0.8"))],
+    );
+    rig.graded(0, Some(1.0));
+    let before = rig.head();
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 10, "{}", run.stderr);
+    assert_eq!(run.events("judged")[0]["outcome"], "rejected");
+    assert_eq!(rig.head(), before);
+    let steps = rig.experience().steps(&rig.scenario, &StepQuery::default()).unwrap();
+    assert_eq!(steps[0].outcome, "rejected");
+    let verdict = rig
+        .experience()
+        .step_verdict(&rig.scenario, steps[0].step)
+        .unwrap()
+        .unwrap();
+    assert_eq!(verdict.outcome, Outcome::Rejected);
+    assert!(verdict.pairs.len() >= 8 && verdict.figures["effect"].as_f64().unwrap() < 0.0);
+    rig.check_whole(0);
+}
+
+#[test]
+fn a_better_candidate_passes_and_a_lasting_failure_to_measure_keeps_the_batch() {
+    let rig = Rig::new(
+        &recipe(
+            "paired",
+            "program",
+            "command = [\"sh\", \"gate.sh\"]\nspending = \"candidate\"",
+        ),
+        &[("train.sh", TRAINER), ("gate.sh", "exit 9")],
+    );
+    rig.graded(0, Some(1.0));
+    let before = rig.head();
+    let run = rig.train(&["--json", "--patience", "3"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("gate"), "{}", run.stderr);
+    assert_eq!(rig.head(), before);
+    let job = rig.experience().open_job(&rig.scenario).unwrap().unwrap();
+    assert_eq!(
+        job.stage.as_str(),
+        "trained",
+        "the candidate waits for a gate that works"
+    );
+    assert!(job.attempts > 0 && job.error.is_some());
+    rig.write("gate.sh", &gate_scoring("0.8", "0.2"));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.events("trained").is_empty(),
+        "the finished candidate is not trained again"
+    );
+    rig.check_whole(1);
+}
+
+#[test]
+fn a_failing_trainer_is_tried_again_and_says_why() {
+    let flaky = format!(
+        "n=$(cat tries 2>/dev/null || echo 0); echo $((n + 1)) > tries\nif [ $n -lt 2 ]; then echo out of memory >&2; exit 3; fi\n{TRAINER}"
+    );
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", &flaky)]);
+    rig.graded(0, Some(1.0));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let failures = run.events("failed");
+    assert_eq!(failures.len(), 2);
+    assert!(
+        failures[0]["error"].as_str().unwrap().contains("out of memory"),
+        "{failures:?}"
+    );
+    rig.check_whole(1);
+}
+
+#[test]
+fn age_is_exact_in_releases_and_what_is_too_old_is_counted() {
+    for (window, released) in [(0, 1), (1, 2), (2, 3)] {
+        let rig = Rig::new(
+            &recipe("always", "none", "").replace("max-staleness = 100", &format!("max-staleness = {window}")),
+            &[("train.sh", TRAINER)],
+        );
+        // All four were answered by the first release; each step makes them one release older.
+        for n in 0..4 {
+            rig.graded(n, Some(1.0));
+        }
+        let run = rig.train(&["--json"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert_eq!(run.events("step").len(), released, "window {window}");
+        let excluded = rig.experience().excluded(&rig.scenario).unwrap();
+        assert_eq!(excluded["policy_lag_exceeded"], 4 - released as u64, "window {window}");
+    }
+}
+
+#[test]
+fn what_cannot_teach_is_excluded_or_skipped_with_a_reason() {
+    let rig = Rig::new(
+        &recipe("always", "none", "")
+            .replace("size = 1", "size = 2")
+            .replace("kind = \"reported\"", "kind = \"reported\"\nskip-equal-scores = true"),
+        &[("train.sh", TRAINER)],
+    );
+    rig.graded(0, None);
+    rig.graded(1, Some(0.5));
+    rig.graded(2, Some(0.5));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let steps = run.events("step");
+    assert_eq!((steps.len(), &steps[0]["outcome"]), (1, &json!("skipped")));
+    assert!(steps[0]["reason"].as_str().unwrap().contains("equal"), "{steps:?}");
+    assert_eq!(rig.experience().excluded(&rig.scenario).unwrap()["no_score"], 1);
+    rig.check_whole(0);
+}
+
+#[test]
+fn manual_mode_waits_for_an_instruction_and_follows_it_once() {
+    let rig = Rig::new(
+        &recipe("always", "none", "").replace("size = 1", "size = 8"),
+        &[("train.sh", TRAINER)],
+    );
+    rig.set_mode(TrainingMode::Manual);
+    rig.graded(0, Some(1.0));
+    let run = rig.train(&[]);
+    assert_eq!(run.code, 3);
+    assert!(run.stderr.contains("manual"), "{}", run.stderr);
+    rig.instruct("i1", "be brief");
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let steps = run.events("step");
+    assert_eq!(steps.len(), 1);
+    assert_eq!(steps[0]["metrics"]["training_request"]["text"], "be brief");
+    assert_eq!(steps[0]["batch_id"], format!("{}:instruction:i1", rig.scenario));
+    assert_eq!(rig.train(&[]).code, 3, "an instruction is followed once");
+    rig.check_whole(1);
+}
+
+#[test]
+fn a_second_driver_is_told_who_is_first() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
+    let mut first = rig.spawn(&["--watch"], None);
+    rig.wait_for_driver();
+    let second = rig.train(&[]);
+    assert_eq!(second.code, 50, "{}", second.stderr);
+    assert!(second.stderr.contains("reef train"), "{}", second.stderr);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(rig.train(&[]).code, 3);
+}
+
+/// Every window between two durable states of a step.
+#[cfg(feature = "failpoints")]
+const WINDOWS: [&str; 15] = [
+    "loop::before_seal",
+    "loop::after_seal",
+    "loop::before_step",
+    "loop::after_step",
+    "loop::before_trained",
+    "loop::after_trained",
+    "loop::before_judge",
+    "loop::before_judged",
+    "loop::after_judged",
+    "loop::before_publish",
+    "release::after_intent",
+    "release::after_commit",
+    "release::after_ref",
+    "loop::before_load",
+    "loop::before_end",
+];
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_kill_in_any_window_loses_nothing_and_trains_nothing_twice() {
+    for window in WINDOWS {
+        let rig = Rig::new(
+            &recipe(
+                "paired",
+                "program",
+                "command = [\"sh\", \"gate.sh\"]\nspending = \"candidate\"",
+            ),
+            &[("train.sh", TRAINER), ("gate.sh", &gate_scoring("0.9", "0.1"))],
+        );
+        rig.graded(0, Some(1.0));
+        rig.graded(1, Some(0.0));
+        // Twice: what the first kill left behind is gone through again, up to the next passage of the window.
+        for time in ["first", "second"] {
+            let killed = rig.train_with(&["--json"], Some(&format!("{window}=return(kill)")));
+            assert_eq!(killed.code, -9, "{window}, {time} time: {}", killed.stderr);
+        }
+        let run = rig.train(&["--json"]);
+        assert!(run.code == 0 || run.code == 3, "{window}: {} {}", run.code, run.stderr);
+        rig.check_whole(2);
+    }
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_kill_while_a_refusal_is_recorded_loses_nothing() {
+    for window in ["loop::before_record", "loop::after_record"] {
+        let rig = Rig::new(
+            &recipe("paired", "program", "command = [\"sh\", \"gate.sh\"]"),
+            &[("train.sh", TRAINER), ("gate.sh", &gate_scoring("0.1", "0.9"))],
+        );
+        rig.graded(0, Some(1.0));
+        let killed = rig.train_with(&[], Some(&format!("{window}=return(kill)")));
+        assert_eq!(killed.code, -9, "{window}");
+        let run = rig.train(&[]);
+        assert!(run.code == 10 || run.code == 3, "{window}: {}", run.stderr);
+        rig.check_whole(0);
+        let steps = rig.experience().steps(&rig.scenario, &StepQuery::default()).unwrap();
+        assert_eq!(
+            steps.iter().filter(|step| step.outcome == "rejected").count(),
+            1,
+            "{window}"
+        );
+    }
+}
+
+#[test]
+fn somebody_elses_release_during_a_step_makes_it_begin_again_on_the_new_head() {
+    // The trainer itself rolls the scenario's head on, once, through the command line: a concurrent publisher.
+    let meddler = format!(
+        "if [ ! -e meddled ]; then touch meddled; \"$REEF\" --dir \"$REEF_FILES\" release import other --scenario s >/dev/null 2>&1; fi\n{TRAINER}"
+    );
+    let rig = Rig::new(
+        &recipe("always", "none", ""),
+        &[("train.sh", &meddler), ("other/adapter_config.json", "{\"r\": 4}")],
+    );
+    rig.graded(0, Some(1.0));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(rig.path("meddled").exists());
+    let steps = rig
+        .experience()
+        .steps(
+            &rig.scenario,
+            &StepQuery {
+                oldest_first: true,
+                ..StepQuery::default()
+            },
+        )
+        .unwrap();
+    let kinds: Vec<&str> = steps.iter().map(|step| step.operation.as_str()).collect();
+    assert_eq!(
+        kinds,
+        ["creation", "import", "training"],
+        "the foreign release stays, ours is built on it"
+    );
+    assert_eq!(steps[2].base_release_id.as_ref(), Some(&steps[1].release.release_id));
+}
