@@ -3,12 +3,14 @@
 //! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
 
 #[cfg(any(feature = "torch", test))]
-#[allow(dead_code, unused_imports, reason = "the scheduler that uses it follows")]
+#[cfg_attr(
+    not(feature = "torch"),
+    allow(dead_code, unused_imports, reason = "only the embedded engine uses it")
+)]
 mod chat;
 pub mod models;
 mod outline;
 pub mod sse;
-#[cfg(feature = "torch")]
 pub mod torch;
 pub mod upstream;
 

@@ -10,7 +10,7 @@ use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, logging};
-use crate::config::{OnFailure, Override, Settings};
+use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
 use crate::scenario::{DirectoryError, ServeAsIs};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
@@ -72,7 +72,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
         return config::show(context, &settings, false, "");
     }
     logging::for_service(context, &settings);
-    let engine = engines::build(&settings)?;
+    let engine = engines::build(&settings)?.engine;
     let publisher = context.publisher_of(&settings, Store::Create)?;
     let store = publisher.experience().clone();
     let seed = base_seed(&settings);
@@ -105,9 +105,9 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<(
             &json!({"url": url, "address": address, "pid": std::process::id()}),
         );
     }
-    let answers = match &settings.inference.upstream_url {
-        Some(upstream) => format!("answered by {}", without_credentials(upstream)),
-        None => "answered by the embedded model".to_owned(),
+    let answers = match (settings.inference.engine(), &settings.inference.upstream_url) {
+        (EngineKind::Upstream, Some(upstream)) => format!("answered by {}", without_credentials(upstream)),
+        _ => "answered by the embedded model".to_owned(),
     };
     output.note(&format!(
         "reef listens on {url}, {answers}; records in {}",

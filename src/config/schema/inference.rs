@@ -41,6 +41,26 @@ choice! {
     }
 }
 
+choice! {
+    /// What answers in progress do when their scenario gets new weights.
+    pub SwapPolicy {
+        /// They finish on the weights they began with.
+        Finish = "finish",
+        /// They go on with the new weights from the next token; the record says which token came from which.
+        Switch = "switch",
+    }
+}
+
+choice! {
+    /// How a model writes tool calls.
+    pub ToolCallFormat {
+        /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen, SmolLM.
+        Hermes = "hermes",
+        /// `{"name": …, "parameters": …}` as the whole answer: Llama 3.
+        Llama3Json = "llama3_json",
+    }
+}
+
 section! {
     /// What answers requests: a provider reached over HTTP, or the embedded model.
     pub Inference in "inference" {
@@ -93,20 +113,30 @@ section! {
         threads: Option<u32>, min 1.0;
         /// Most sequences decoded together.
         max_batch: u32 = 8, min 1.0;
-        /// Most requests waiting for a place in the batch; a further one gets 503.
+        /// Most requests waiting for a place in the batch, half of them of one scenario; a further one gets 503.
         max_queue: u32 = 256, min 1.0;
-        /// Longest sequence, prompt and answer together [default: as the model has it].
+        /// Longest wait for a place in the batch; after it a request gets 503.
+        queue_timeout_s: Duration = 120.0, min 0.001;
+        /// Longest sequence, prompt and answer together [default: as long as the model and `inference.cache-size` allow].
         context: Option<u32>, min 1.0;
-        /// Memory for the key-value cache.
+        /// Memory for the key-value cache. It bounds `inference.context` times `inference.max-batch`.
         cache_size: Size = "1GiB";
+        /// Memory for weights, cache and activations together; a model that needs more is refused before it is loaded
+        /// [default: unbounded].
+        memory: Option<Size>;
+        /// Prompt tokens computed in one step while no answer is in progress; beside answers it is an eighth of that.
+        prompt_chunk: u32 = 512, min 8.0;
         /// Adapters kept loaded beside the base model.
         max_adapters: u32 = 8, min 1.0;
+        /// What answers in progress do when their scenario gets new weights.
+        on_swap: SwapPolicy = "finish";
         /// Record this many of the most likely tokens at each position; 0 records none.
         capture_topk: u32 = 0, max 1024.0;
-        /// Sampling values for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`.
+        /// Sampling values for requests that give none: `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`
+        /// [default: as the model's generation_config.json has them].
         sampling_defaults: Table = {};
         /// The tool-call format of the model's answers [default: found from its chat template].
-        tool_call_parser: Option<String>;
+        tool_call_parser: Option<ToolCallFormat>;
         /// Flags of a managed engine, without their dashes.
         options: Table = {};
     }

@@ -16,7 +16,7 @@ mod training;
 pub use evaluation::Evaluation;
 pub use executors::Executors;
 pub use harness::Harness;
-pub use inference::{EngineKind, Fallback, Inference, Precision, UpstreamApi};
+pub use inference::{EngineKind, Fallback, Inference, Precision, SwapPolicy, ToolCallFormat, UpstreamApi};
 pub use observability::{LogFormat, Observability, Tracing, Wandb, WandbMode};
 pub use recipe::RecipeChoice;
 pub use reef::Reef;

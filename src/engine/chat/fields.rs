@@ -25,17 +25,11 @@ pub(crate) enum RequestFault {
         what: String,
         next: &'static str,
     },
-    /// Prompt and answer do not fit the context.
+    /// The prompt leaves no room for an answer.
     #[error(
-        "this model's maximum context length is {limit} tokens, but the request needs {needed} ({prompt} in the prompt \
-         and {answer} for the answer); shorten the messages or lower the number of tokens asked for"
+        "this model's maximum context length is {limit} tokens, but the messages alone have {prompt}; shorten them"
     )]
-    ContextLength {
-        limit: usize,
-        needed: usize,
-        prompt: usize,
-        answer: usize,
-    },
+    ContextLength { limit: usize, prompt: usize },
     /// The chat template refused the messages.
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },

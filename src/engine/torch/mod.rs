@@ -1,6 +1,19 @@
-//! The embedded engine on libtorch. `model` is the network and its files; the parts beside it answer requests.
+//! The embedded engine on libtorch. `model` is the network and its files; `serving` answers requests with it. Without
+//! the feature `torch` the same small door stands, and starting says how to rebuild.
 
+#[cfg(feature = "torch")]
 pub mod model;
+mod options;
+#[cfg(feature = "torch")]
 mod serving;
 
-pub use serving::{Dtype, OnSwap, Residency, TorchEngine, TorchError, TorchHandle, TorchOptions, TorchStatus};
+#[cfg(not(feature = "torch"))]
+mod disabled;
+
+#[cfg(not(feature = "torch"))]
+pub use disabled::{TorchEngine, TorchHandle};
+pub use options::{
+    ComputeDevice, Dtype, OnSwap, Residency, SamplingDefaults, ToolCallFormat, TorchError, TorchOptions, TorchStatus,
+};
+#[cfg(feature = "torch")]
+pub use serving::{TorchEngine, TorchHandle};

@@ -155,10 +155,16 @@ impl ReplyStream {
 /// The body of a refusal in the dialect's shape; its status is 400.
 pub(crate) fn error_body(dialect: Dialect, fault: &RequestFault) -> Value {
     match dialect {
-        Dialect::Anthropic => json!({
-            "type": "error",
-            "error": {"type": "invalid_request_error", "message": fault.to_string()},
-        }),
+        Dialect::Anthropic => {
+            // Clients of this dialect know an overlong prompt by these words, and then shorten the conversation.
+            let message = match fault {
+                RequestFault::ContextLength { prompt, limit, .. } => {
+                    format!("prompt is too long: {prompt} tokens > {limit} maximum")
+                }
+                other => other.to_string(),
+            };
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}})
+        }
         Dialect::OpenaiChat | Dialect::OpenaiResponses => json!({
             "error": {
                 "message": fault.to_string(),

@@ -55,6 +55,18 @@ impl OutputStyle {
         }
     }
 
+    /// The same marks with calls written as Hermes models write them.
+    pub(crate) fn with_marked_calls(self) -> Self {
+        let calls = CallStyle::Marked;
+        Self { calls, ..self }
+    }
+
+    /// The same marks with calls written as Llama 3 writes them.
+    pub(crate) fn with_bare_calls(self) -> Self {
+        let calls = CallStyle::Bare;
+        Self { calls, ..self }
+    }
+
     /// Text of special tokens that must reach the parser although special tokens are otherwise not shown.
     pub(crate) fn marks() -> &'static [&'static str] {
         &[THINK_OPEN, THINK_CLOSE, CALL_OPEN, CALL_CLOSE, PYTHON_TAG]

@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use tokio::sync::{mpsc, oneshot};
 
 use super::constraint::Constraint;
-use super::loads::{Load, LoadRefusal, Loads, Residency};
+use super::loads::{Load, LoadRefusal, Loads};
 use super::sampler::seed_of_choice;
 use super::sequence::{GenerationEvent, Goal, Progress, Refusal, Sequence};
 use super::slots::{CacheKey, Slots};
@@ -19,6 +19,7 @@ use super::state::{Limits, Scheduler, SequenceId, Work};
 use super::vocabulary::Vocabulary;
 use crate::domain::{RuntimeLoadId, ScenarioName};
 use crate::engine::torch::model::{ForwardRow, KvCache, LogitsOf, Model, ServingLora};
+use crate::engine::torch::{OnSwap, Residency};
 
 /// What a load serves with. Belongs to the engine thread.
 #[derive(Debug, Clone)]
@@ -28,17 +29,6 @@ pub(crate) struct Weights {
 }
 
 pub(crate) type ServingLoad = Load<Weights>;
-
-/// What running answers do when their scenario's load is replaced.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnSwap {
-    /// They finish on the load they were admitted with.
-    #[default]
-    Finish,
-    /// They go on with the new one from the next token; keys and values computed before stay, and the record's spans
-    /// say which token came from which load.
-    Switch,
-}
 
 /// A request, ready to generate.
 pub(crate) struct Submission {
@@ -208,7 +198,7 @@ impl EngineThread {
                 events.clone(),
                 Rc::clone(&load),
                 constraint.clone(),
-                self.vocabulary.tokenizer().stream(true),
+                self.vocabulary.decode(),
             );
             self.sequences.insert(id, sequence);
             ids.push(id);

@@ -10,12 +10,12 @@ use tokio::sync::mpsc;
 
 use super::actor::{Command, Submission};
 use super::handle::TorchHandle;
-use super::options::{TorchError, TorchOptions};
 use super::prepare::{Prepared, Preparer};
 use super::reply::{self, Answer};
 use super::sequence::{GenerationEvent, Refusal};
 use crate::domain::{Route, RuntimeLoadId};
 use crate::engine::chat::{ReplyMeta, RequestFault, error_body, usage_of_count};
+use crate::engine::torch::{TorchError, TorchOptions};
 use crate::engine::{BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard};
 use crate::sys::{clock, random};
 
@@ -30,7 +30,7 @@ impl TorchEngine {
     /// Loads the model and starts its thread. Blocks while it loads.
     pub fn start(options: TorchOptions) -> Result<Self, TorchError> {
         let handle = TorchHandle::start(options)?;
-        let preparer = Arc::new(Preparer::new(handle.vocabulary(), handle.options())?);
+        let preparer = Arc::new(Preparer::new(&handle)?);
         Ok(Self { handle, preparer })
     }
 

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tch::Device;
+use tch::{Device, Kind};
 use tokio::sync::{mpsc, oneshot};
 
 use super::actor::{self, Command, Incoming, Shared, Start};
-use super::loads::{LoadRefusal, Residency, load_id};
-use super::options::{TorchError, TorchOptions};
+use super::loads::{LoadRefusal, load_id};
 use super::state::Limits;
 use super::vocabulary::Vocabulary;
 use crate::domain::{RuntimeLoadId, ScenarioName};
 use crate::engine::models::{MemoryEstimate, MemoryPlan, ModelConfig};
 use crate::engine::torch::model::{ForwardRow, LogitsOf, Lora, Model, ServingLora, Tokenizer};
+use crate::engine::torch::{ComputeDevice, Dtype, TorchError, TorchOptions, TorchStatus};
 use crate::sys::random;
 
 /// Commands that wait for the engine thread; it empties the queue at every step.
@@ -37,33 +37,9 @@ struct Inner {
     tokenizer: Arc<Tokenizer>,
     vocabulary: Arc<Vocabulary>,
     options: TorchOptions,
+    max_context: usize,
     /// New weights come in one at a time.
     loading: tokio::sync::Mutex<()>,
-}
-
-/// What the engine is doing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TorchStatus {
-    /// Answers being generated.
-    pub running: u64,
-    /// Answers waiting for a slot.
-    pub waiting: u64,
-    /// Prompt tokens computed.
-    pub prompt_tokens: u64,
-    /// Prompt tokens whose computation was reused.
-    pub reused_tokens: u64,
-    /// Tokens generated.
-    pub generated_tokens: u64,
-    /// Answers finished.
-    pub finished: u64,
-    /// Answers given up because their client went away.
-    pub cancelled: u64,
-    /// Answers that failed.
-    pub failed: u64,
-    /// Loads swapped in.
-    pub swaps: u64,
-    /// Loads resident.
-    pub residency: Residency,
 }
 
 impl TorchHandle {
@@ -72,14 +48,13 @@ impl TorchHandle {
     pub fn start(options: TorchOptions) -> Result<Self, TorchError> {
         let options = checked(options)?;
         let config = ModelConfig::load(&options.model_dir)?;
-        let max_context = options.max_context.min(config.max_positions);
-        let options = TorchOptions { max_context, ..options };
+        let max_context = context(&config, &options)?;
         if let Some(budget) = options.memory_budget {
-            memory(&config, &options).check("this model with this batch and context", budget)?;
+            memory(&config, &options, max_context).check("this model with this batch and context", budget)?;
         }
         let tokenizer = Arc::new(Tokenizer::load(&options.model_dir, &config)?);
         let vocabulary = Arc::new(Vocabulary::new(Arc::clone(&tokenizer), config.vocab_size));
-        let model = Model::load(&options.model_dir, options.dtype.kind(), Device::Cpu)?;
+        let model = Model::load(&options.model_dir, kind(options.dtype), device(options.device)?)?;
         let cache = model.new_cache(options.max_batch, max_context)?;
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let shared = Arc::new(Shared::default());
@@ -113,6 +88,7 @@ impl TorchHandle {
                 tokenizer,
                 vocabulary,
                 options,
+                max_context,
                 loading: tokio::sync::Mutex::new(()),
             }),
         })
@@ -167,6 +143,11 @@ impl TorchHandle {
     /// The settings in force.
     pub fn options(&self) -> &TorchOptions {
         &self.inner.options
+    }
+
+    /// Positions of one conversation.
+    pub fn max_context(&self) -> usize {
+        self.inner.max_context
     }
 
     /// What the engine is doing.
@@ -232,7 +213,7 @@ impl TorchHandle {
             return Err(TorchError::OtherShape { dir, field });
         }
         if let Some(budget) = self.inner.options.memory_budget {
-            let estimate = memory(&config, &self.inner.options);
+            let estimate = memory(&config, &self.inner.options, self.inner.max_context);
             let both = MemoryEstimate {
                 weights: estimate.weights * 2,
                 ..estimate
@@ -286,32 +267,78 @@ fn checked(options: TorchOptions) -> Result<TorchOptions, TorchError> {
     if !(1..=256).contains(&options.max_batch) {
         return setting("inference.max-batch", "between 1 and 256");
     }
-    if options.max_context < 16 {
-        return setting("inference.max-context", "at least 16");
+    if options.max_context.is_some_and(|context| context < 16) {
+        return setting("inference.context", "at least 16");
     }
     if !(1..=1024).contains(&options.threads) {
         return setting("inference.threads", "between 1 and 1024");
     }
     if options.max_loads == 0 {
-        return setting("inference.max-loads", "at least 1");
+        return setting("inference.max-adapters", "at least 1");
     }
     if options.prompt_chunk == 0 || options.prompt_chunk_beside_answers == 0 {
         return setting("inference.prompt-chunk", "at least 1");
     }
     if options.max_waiting == 0 || options.max_waiting_per_scenario == 0 {
-        return setting("inference.max-waiting", "at least 1");
+        return setting("inference.max-queue", "at least 1");
     }
     Ok(options)
 }
 
-fn memory(config: &ModelConfig, options: &TorchOptions) -> MemoryEstimate {
+/// The positions of each conversation: as configured, else what the model was made for and the cache has room for.
+fn context(config: &ModelConfig, options: &TorchOptions) -> Result<usize, TorchError> {
+    let slots = options.max_batch as u64;
+    let of_position = 2 * (config.n_layers * config.n_kv_heads * config.head_dim) as u64 * bytes(options.dtype);
+    let room = options.cache_bytes / (slots * of_position).max(1);
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    let wanted = options.max_context.unwrap_or(room.max(16)).min(config.max_positions);
+    if wanted > room {
+        return Err(TorchError::CacheTooSmall {
+            have: options.cache_bytes,
+            need: slots * of_position * wanted as u64,
+            slots: options.max_batch,
+            positions: wanted,
+        });
+    }
+    Ok(wanted)
+}
+
+fn memory(config: &ModelConfig, options: &TorchOptions, max_context: usize) -> MemoryEstimate {
     let plan = MemoryPlan {
-        bytes_per_value: options.dtype.bytes(),
+        bytes_per_value: bytes(options.dtype),
         slots: options.max_batch as u64,
-        max_context: options.max_context as u64,
+        max_context: max_context as u64,
         max_tokens: (options.prompt_chunk + options.max_batch) as u64,
     };
     MemoryEstimate::of(config, &plan)
+}
+
+fn kind(dtype: Dtype) -> Kind {
+    match dtype {
+        Dtype::F32 => Kind::Float,
+        Dtype::Bf16 => Kind::BFloat16,
+    }
+}
+
+fn bytes(dtype: Dtype) -> u64 {
+    match dtype {
+        Dtype::F32 => 4,
+        Dtype::Bf16 => 2,
+    }
+}
+
+fn device(device: ComputeDevice) -> Result<Device, TorchError> {
+    match device {
+        ComputeDevice::Cpu => Ok(Device::Cpu),
+        ComputeDevice::Cuda(index) => {
+            let there = i64::try_from(index).is_ok_and(|index| index < tch::Cuda::device_count());
+            if there {
+                Ok(Device::Cuda(index))
+            } else {
+                Err(TorchError::NoDevice { index })
+            }
+        }
+    }
 }
 
 /// The first thing in which two models differ that a shared cache and tokenizer cannot bear.

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::slots::CacheKey;
 use crate::domain::{RuntimeLoadId, ScenarioName};
+use crate::engine::torch::Residency;
 
 /// One load: an identity and what it serves with.
 #[derive(Debug)]
@@ -57,17 +58,6 @@ pub(crate) struct Loads<P> {
     capacity: usize,
     next_key: u64,
     scenarios: HashMap<ScenarioName, OfScenario<P>>,
-}
-
-/// Numbers for status.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Residency {
-    /// Loads with weights of their own that are resident.
-    pub resident: usize,
-    /// How many may be.
-    pub capacity: usize,
-    /// Replaced ones among them that requests still use.
-    pub draining: usize,
 }
 
 /// The id of a scenario's `sequence`-th load in the process named `process`.

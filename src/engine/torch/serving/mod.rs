@@ -6,7 +6,6 @@ mod constraint;
 mod engine;
 mod handle;
 mod loads;
-mod options;
 mod prepare;
 mod reply;
 mod sampler;
@@ -15,8 +14,5 @@ mod slots;
 mod state;
 mod vocabulary;
 
-pub use actor::OnSwap;
 pub use engine::TorchEngine;
-pub use handle::{TorchHandle, TorchStatus};
-pub use loads::Residency;
-pub use options::{Dtype, TorchError, TorchOptions};
+pub use handle::TorchHandle;

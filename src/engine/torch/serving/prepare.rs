@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::constraint::{Constraint, Constraints, call_schema};
-use super::options::{TorchError, TorchOptions};
+use super::handle::TorchHandle;
 use super::sampler::Sampling;
 use super::sequence::Goal;
 use super::vocabulary::Vocabulary;
@@ -15,6 +15,7 @@ use crate::engine::chat::{
     ToolChoice, parse,
 };
 use crate::engine::torch::model::{GenerationDefaults, Tokenizer};
+use crate::engine::torch::{SamplingDefaults, ToolCallFormat, TorchError};
 
 /// What requests are prepared with.
 pub(crate) struct Preparer {
@@ -22,7 +23,7 @@ pub(crate) struct Preparer {
     style: OutputStyle,
     vocabulary: Arc<Vocabulary>,
     constraints: Result<Constraints, String>,
-    defaults: GenerationDefaults,
+    defaults: SamplingDefaults,
     max_context: usize,
     capture_top: usize,
 }
@@ -46,7 +47,9 @@ impl Prepared {
 }
 
 impl Preparer {
-    pub(crate) fn new(vocabulary: &Arc<Vocabulary>, options: &TorchOptions) -> Result<Self, TorchError> {
+    pub(crate) fn new(handle: &TorchHandle) -> Result<Self, TorchError> {
+        let vocabulary = handle.vocabulary();
+        let options = handle.options();
         let tokenizer = vocabulary.tokenizer();
         let dir = || options.model_dir.clone();
         let source = tokenizer
@@ -56,13 +59,18 @@ impl Preparer {
             let reason = describe(&error);
             TorchError::ChatTemplate { dir: dir(), reason }
         })?;
+        let style = OutputStyle::of_template(template.source());
         Ok(Self {
-            style: OutputStyle::of_template(template.source()),
+            style: match options.tool_calls {
+                None => style,
+                Some(ToolCallFormat::Hermes) => style.with_marked_calls(),
+                Some(ToolCallFormat::Llama3Json) => style.with_bare_calls(),
+            },
             template,
             constraints: Constraints::new(vocabulary),
-            defaults: tokenizer.generation().clone(),
+            defaults: defaults(&options.sampling, tokenizer.generation()),
             vocabulary: Arc::clone(vocabulary),
-            max_context: options.max_context,
+            max_context: handle.max_context(),
             capture_top: options.capture_top_k,
         })
     }
@@ -108,9 +116,7 @@ impl Preparer {
         if room == 0 || tokens.is_empty() {
             return Err(RequestFault::ContextLength {
                 limit: self.max_context,
-                needed: tokens.len() + 1,
                 prompt: tokens.len(),
-                answer: 1,
             });
         }
         let tools = offered(&request);
@@ -170,23 +176,32 @@ impl Preparer {
     fn sampling(&self, asked: &SamplingChoice, seed: u64) -> Sampling {
         let plain = Sampling::default();
         let defaults = &self.defaults;
-        let default = |value: Option<f64>, plain: f32| value.map_or(plain, |value| value as f32);
-        let default_top_k = defaults.top_k.map_or(0, |k| usize::try_from(k).unwrap_or(0));
         Sampling {
-            temperature: asked
-                .temperature
-                .unwrap_or_else(|| default(defaults.temperature, plain.temperature)),
-            top_p: asked.top_p.unwrap_or_else(|| default(defaults.top_p, plain.top_p)),
-            top_k: asked.top_k.unwrap_or(default_top_k),
-            min_p: asked.min_p.unwrap_or(plain.min_p),
+            temperature: asked.temperature.or(defaults.temperature).unwrap_or(plain.temperature),
+            top_p: asked.top_p.or(defaults.top_p).unwrap_or(plain.top_p),
+            top_k: asked.top_k.or(defaults.top_k).unwrap_or(plain.top_k),
+            min_p: asked.min_p.or(defaults.min_p).unwrap_or(plain.min_p),
             repetition_penalty: asked
                 .repetition_penalty
-                .unwrap_or_else(|| default(defaults.repetition_penalty, plain.repetition_penalty)),
+                .or(defaults.repetition_penalty)
+                .unwrap_or(plain.repetition_penalty),
             presence_penalty: asked.presence_penalty.unwrap_or(plain.presence_penalty),
             frequency_penalty: asked.frequency_penalty.unwrap_or(plain.frequency_penalty),
             logit_bias: asked.logit_bias.clone(),
             seed: asked.seed.unwrap_or(seed),
         }
+    }
+}
+
+/// The deployment's values, then those of the model's folder.
+fn defaults(own: &SamplingDefaults, model: &GenerationDefaults) -> SamplingDefaults {
+    let narrow = |value: Option<f64>| value.map(|value| value as f32);
+    SamplingDefaults {
+        temperature: own.temperature.or(narrow(model.temperature)),
+        top_p: own.top_p.or(narrow(model.top_p)),
+        top_k: own.top_k.or(model.top_k.and_then(|k| usize::try_from(k).ok())),
+        min_p: own.min_p,
+        repetition_penalty: own.repetition_penalty.or(narrow(model.repetition_penalty)),
     }
 }
 

@@ -8,11 +8,9 @@ use tokio::sync::mpsc;
 use super::actor::ServingLoad;
 use super::constraint::{Constraint, Mask};
 use super::sampler::{Allowed, History, Sampled, Sampling, sample};
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Decoding, Vocabulary};
 use crate::domain::{LoadSpan, RuntimeLoadId, TokenCapture, TopKToken};
 use crate::engine::chat::{Finish, StopMatcher};
-use crate::engine::models::ModelError;
-use crate::engine::torch::model::TextStream;
 
 /// What is generated and when it ends; the same for every answer to one request.
 #[derive(Debug, Clone)]
@@ -89,7 +87,7 @@ pub(crate) struct Sequence {
     sampling: Sampling,
     history: History,
     constraint: Option<Constraint>,
-    text: TextStream,
+    text: Decoding,
     stops: StopMatcher,
     capture: TokenCapture,
 }
@@ -109,7 +107,7 @@ impl Sequence {
         events: mpsc::Sender<GenerationEvent>,
         load: Rc<ServingLoad>,
         constraint: Option<Constraint>,
-        text: TextStream,
+        text: Decoding,
     ) -> Self {
         let sampling = Sampling {
             seed,
@@ -179,7 +177,10 @@ impl Sequence {
         let mut text = String::new();
         let mut hit = None;
         if !ends {
-            let piece = self.text_of(token, vocabulary).map_err(|error| error.to_string())?;
+            let mut piece = String::new();
+            self.text
+                .push(token, vocabulary, &mut piece)
+                .map_err(|error| error.to_string())?;
             hit = self.stops.push(&piece, &mut text);
         }
         let finish = match hit {
@@ -208,9 +209,9 @@ impl Sequence {
             }
             Some(finish) => {
                 if hit.is_none() {
-                    let rest = self
-                        .text
-                        .finish(vocabulary.tokenizer())
+                    let mut rest = String::new();
+                    self.text
+                        .finish(vocabulary, &mut rest)
                         .map_err(|error| error.to_string())?;
                     if self.stops.push(&rest, &mut text).is_none() {
                         self.stops.finish(&mut text);
@@ -243,19 +244,6 @@ impl Sequence {
                 end,
                 runtime_load_id: self.load.id.clone(),
             }),
-        }
-    }
-
-    /// The text a token makes certain. Special tokens are not shown, marks excepted.
-    fn text_of(&mut self, token: u32, vocabulary: &Vocabulary) -> Result<String, ModelError> {
-        match vocabulary.mark(token) {
-            Some(mark) => {
-                let mut text = self.text.finish(vocabulary.tokenizer())?;
-                text.push_str(mark);
-                Ok(text)
-            }
-            None if token as usize >= vocabulary.tokenizer().vocab_size() => Ok(String::new()),
-            None => self.text.push(vocabulary.tokenizer(), token),
         }
     }
 

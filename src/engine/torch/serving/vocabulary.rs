@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::engine::chat::OutputStyle;
-use crate::engine::torch::model::Tokenizer;
+use crate::engine::chat::{OutputStyle, Utf8Stream};
+use crate::engine::models::ModelError;
+use crate::engine::torch::model::{TextStream, Tokenizer};
 
 /// The tokens of a model.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Vocabulary {
     /// Where each token's bytes end.
     ends: Vec<u32>,
     control: Vec<bool>,
+    /// Whether a text is the bytes of its tokens in a row.
+    byte_level: bool,
     /// Special tokens whose text is shown all the same.
     marks: HashMap<u32, &'static str>,
     ends_of_sequence: Vec<u32>,
@@ -49,6 +52,7 @@ impl Vocabulary {
             bytes,
             ends,
             control,
+            byte_level,
             marks,
             ends_of_sequence,
         }
@@ -56,6 +60,15 @@ impl Vocabulary {
 
     pub(crate) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Starts decoding an answer.
+    pub(crate) fn decode(&self) -> Decoding {
+        if self.byte_level {
+            Decoding::Bytes(Utf8Stream::default())
+        } else {
+            Decoding::Tokens(self.tokenizer.stream(true))
+        }
     }
 
     /// Width of the logits.
@@ -93,6 +106,37 @@ impl Vocabulary {
     /// Whether a token ends an answer.
     pub(crate) fn ends(&self, id: u32) -> bool {
         self.ends_of_sequence.contains(&id)
+    }
+}
+
+/// The text of an answer as its tokens come, in whole characters. Special tokens are not shown, marks excepted.
+pub(crate) enum Decoding {
+    Bytes(Utf8Stream),
+    Tokens(TextStream),
+}
+
+impl Decoding {
+    /// Appends the text that a token makes certain.
+    pub(crate) fn push(&mut self, token: u32, vocabulary: &Vocabulary, out: &mut String) -> Result<(), ModelError> {
+        if let Some(mark) = vocabulary.mark(token) {
+            self.finish(vocabulary, out)?;
+            out.push_str(mark);
+        } else if !vocabulary.is_control(token) {
+            match self {
+                Self::Bytes(stream) => stream.push(vocabulary.bytes(token), out),
+                Self::Tokens(stream) => out.push_str(&stream.push(&vocabulary.tokenizer, token)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends what is left when no more tokens come.
+    pub(crate) fn finish(&mut self, vocabulary: &Vocabulary, out: &mut String) -> Result<(), ModelError> {
+        match self {
+            Self::Bytes(stream) => stream.finish(out),
+            Self::Tokens(stream) => out.push_str(&stream.finish(&vocabulary.tokenizer)?),
+        }
+        Ok(())
     }
 }
 

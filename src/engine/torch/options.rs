@@ -1,9 +1,8 @@
-//! What the embedded engine is started with, and how that can fail.
+//! What the embedded engine is started with, what it says of itself, and how it can fail; the same in a build without it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::actor::OnSwap;
 use crate::engine::models::ModelError;
 
 /// The number format of weights, activations and cache.
@@ -16,20 +15,85 @@ pub enum Dtype {
     Bf16,
 }
 
-impl Dtype {
-    pub(super) fn kind(self) -> tch::Kind {
-        match self {
-            Self::F32 => tch::Kind::Float,
-            Self::Bf16 => tch::Kind::BFloat16,
-        }
-    }
+/// Where the embedded engine computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ComputeDevice {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(usize),
+}
 
-    pub(super) fn bytes(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
+/// What running answers do when their scenario's load is replaced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnSwap {
+    /// They finish on the load they were admitted with.
+    #[default]
+    Finish,
+    /// They go on with the new one from the next token; keys and values computed before stay, and the record's spans
+    /// say which token came from which load.
+    Switch,
+}
+
+/// What the engine is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TorchStatus {
+    /// Answers being generated.
+    pub running: u64,
+    /// Answers waiting for a slot.
+    pub waiting: u64,
+    /// Prompt tokens computed.
+    pub prompt_tokens: u64,
+    /// Prompt tokens whose computation was reused.
+    pub reused_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Answers finished.
+    pub finished: u64,
+    /// Answers given up because their client went away.
+    pub cancelled: u64,
+    /// Answers that failed.
+    pub failed: u64,
+    /// Loads swapped in.
+    pub swaps: u64,
+    /// Loads resident.
+    pub residency: Residency,
+}
+
+/// How many loads are resident.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Residency {
+    /// Loads with weights of their own that are resident.
+    pub resident: usize,
+    /// How many may be.
+    pub capacity: usize,
+    /// Replaced ones among them that requests still use.
+    pub draining: usize,
+}
+
+/// How a model writes tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolCallFormat {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`.
+    Hermes,
+    /// `{"name": …, "parameters": …}` as the whole answer.
+    Llama3Json,
+}
+
+/// Sampling values for requests that give none.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SamplingDefaults {
+    /// Temperature.
+    pub temperature: Option<f32>,
+    /// Nucleus.
+    pub top_p: Option<f32>,
+    /// Most likely tokens kept; 0 keeps all.
+    pub top_k: Option<usize>,
+    /// Least likelihood relative to the most likely token.
+    pub min_p: Option<f32>,
+    /// Repetition penalty.
+    pub repetition_penalty: Option<f32>,
 }
 
 /// Settings of the embedded engine.
@@ -41,12 +105,16 @@ pub struct TorchOptions {
     pub model_name: String,
     /// Number format.
     pub dtype: Dtype,
+    /// Where it computes.
+    pub device: ComputeDevice,
     /// Threads of one forward pass.
     pub threads: usize,
     /// Answers generated at once.
     pub max_batch: usize,
-    /// Positions of one conversation; the model's own maximum bounds it.
-    pub max_context: usize,
+    /// Positions of one conversation; `None` for as many as the model was made for and the cache has room for.
+    pub max_context: Option<usize>,
+    /// Bytes for the keys and values of all conversations together.
+    pub cache_bytes: u64,
     /// Bytes that weights, cache and activations may take; `None` leaves it to the machine.
     pub memory_budget: Option<u64>,
     /// Prompt tokens computed in one step when no answer is being generated.
@@ -65,6 +133,10 @@ pub struct TorchOptions {
     pub on_swap: OnSwap,
     /// Most likely tokens recorded at each position; 0 for none.
     pub capture_top_k: usize,
+    /// Sampling values for requests that give none; what is absent here is as the model's folder has it.
+    pub sampling: SamplingDefaults,
+    /// How the model writes tool calls; `None` finds it from the chat template.
+    pub tool_calls: Option<ToolCallFormat>,
 }
 
 impl TorchOptions {
@@ -74,9 +146,11 @@ impl TorchOptions {
             model_dir: model_dir.into(),
             model_name: model_name.into(),
             dtype: Dtype::default(),
+            device: ComputeDevice::default(),
             threads: 1,
             max_batch: 8,
-            max_context: 4096,
+            max_context: None,
+            cache_bytes: 1 << 30,
             memory_budget: None,
             prompt_chunk: 512,
             prompt_chunk_beside_answers: 64,
@@ -86,6 +160,8 @@ impl TorchOptions {
             max_loads: 16,
             on_swap: OnSwap::default(),
             capture_top_k: 0,
+            sampling: SamplingDefaults::default(),
+            tool_calls: None,
         }
     }
 }
@@ -125,6 +201,30 @@ pub enum TorchError {
         /// What is wrong with it.
         reason: String,
     },
+    /// This build has no embedded engine.
+    #[error("this build has no embedded engine")]
+    NotCompiled,
+    /// No such device.
+    #[error("there is no CUDA device {index} that this build's libtorch can use; set inference.device to cpu")]
+    NoDevice {
+        /// Its number.
+        index: usize,
+    },
+    /// The cache is too small.
+    #[error(
+        "the key-value cache of {have} bytes has no room for {slots} conversations of {positions} tokens, which need \
+         {need}; raise inference.cache-size, or lower inference.max-batch or inference.context"
+    )]
+    CacheTooSmall {
+        /// Bytes allowed.
+        have: u64,
+        /// Bytes needed.
+        need: u64,
+        /// Conversations.
+        slots: usize,
+        /// Tokens of each.
+        positions: usize,
+    },
     /// A setting outside its range.
     #[error("{setting} must be {rule}")]
     Setting {
@@ -151,7 +251,7 @@ pub enum TorchError {
     /// Everything resident is in use.
     #[error(
         "no room for another load: {resident} of at most {capacity} are resident, each current for a scenario or in \
-         use; retry when requests have ended, or raise inference.max-loads"
+         use; retry when requests have ended, or raise inference.max-adapters"
     )]
     NoRoom {
         /// Loads resident.
