@@ -121,12 +121,12 @@ impl Stream {
             match delta {
                 Delta::Text(text) => {
                     self.enter(Block::Text, || json!({"type": "text", "text": ""}), out);
-                    self.delta(json!({"type": "text_delta", "text": text}), out);
+                    self.delta(&json!({"type": "text_delta", "text": text}), out);
                 }
                 Delta::Reasoning(text) => {
                     let block = || json!({"type": "thinking", "thinking": "", "signature": ""});
                     self.enter(Block::Thinking, block, out);
-                    self.delta(json!({"type": "thinking_delta", "thinking": text}), out);
+                    self.delta(&json!({"type": "thinking_delta", "thinking": text}), out);
                 }
                 Delta::CallStart { name } => {
                     self.close(out);
@@ -136,7 +136,7 @@ impl Stream {
                     self.enter(Block::ToolUse, block, out);
                 }
                 Delta::CallArguments(text) => {
-                    self.delta(json!({"type": "input_json_delta", "partial_json": text}), out);
+                    self.delta(&json!({"type": "input_json_delta", "partial_json": text}), out);
                 }
             }
         }
@@ -170,7 +170,7 @@ impl Stream {
         self.next += 1;
     }
 
-    fn delta(&self, delta: Value, out: &mut String) {
+    fn delta(&self, delta: &Value, out: &mut String) {
         let index = self.next.saturating_sub(1);
         let data = json!({"type": "content_block_delta", "index": index, "delta": delta});
         event(out, "content_block_delta", &data);
@@ -178,7 +178,7 @@ impl Stream {
 
     fn close(&mut self, out: &mut String) {
         if self.open == Some(Block::Thinking) {
-            self.delta(json!({"type": "signature_delta", "signature": SIGNATURE}), out);
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         if self.open.take().is_some() {
             let index = self.next.saturating_sub(1);

@@ -45,13 +45,13 @@ pub(super) fn parse(body: &[u8]) -> Read<ChatRequest> {
         echo: echo(&map),
         ..ChatRequest::default()
     };
-    if let Some(reasoning) = fields.get("reasoning") {
-        if Fields::of(reasoning, "reasoning")?.string("effort")? == Some("none") {
-            request
-                .template_variables
-                .entry("enable_thinking")
-                .or_insert(Value::Bool(false));
-        }
+    if let Some(reasoning) = fields.get("reasoning")
+        && Fields::of(reasoning, "reasoning")?.string("effort")? == Some("none")
+    {
+        request
+            .template_variables
+            .entry("enable_thinking")
+            .or_insert(Value::Bool(false));
     }
     if let Some(instructions) = fields.string("instructions")? {
         common::push_message(&mut request, "system", instructions.to_owned());
@@ -107,11 +107,7 @@ fn logprobs(fields: &Fields<'_, '_>) -> Read<Option<usize>> {
 fn push(request: &mut ChatRequest, item: &Value, index: usize) -> Read<()> {
     let at = format!("input.{index}");
     let fields = Fields::of(item, &at)?;
-    let kind = match fields.string("type")? {
-        Some(kind) => kind,
-        None => "message",
-    };
-    match kind {
+    match fields.string("type")?.unwrap_or("message") {
         "message" => {
             let content = common::text(fields.need("content")?, &fields.path("content"), TEXT)?;
             match fields.need_string("role")? {

@@ -28,7 +28,7 @@ pub(super) fn body(meta: &ReplyMeta, request: &ChatRequest, completed: &Complete
         } else {
             "completed"
         };
-        output.push(message_item(&item_id("msg_", meta, output.len()), vec![part], status));
+        output.push(message_item(&item_id("msg_", meta, output.len()), &[part], status));
     }
     for (number, call) in choice.tool_calls.iter().enumerate() {
         let last = number + 1 == choice.tool_calls.len();
@@ -42,7 +42,13 @@ pub(super) fn body(meta: &ReplyMeta, request: &ChatRequest, completed: &Complete
             status,
         ));
     }
-    response(meta, &request.echo, Some(&choice.finish), output, Some(completed.usage))
+    response(
+        meta,
+        &request.echo,
+        Some(&choice.finish),
+        &output,
+        Some(completed.usage),
+    )
 }
 
 fn item_id(prefix: &str, meta: &ReplyMeta, index: usize) -> String {
@@ -65,7 +71,7 @@ fn text_part(text: &str, logprobs: &[TokenLogprob]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
-fn message_item(id: &str, content: Vec<Value>, status: &str) -> Value {
+fn message_item(id: &str, content: &[Value], status: &str) -> Value {
     json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
 }
 
@@ -94,7 +100,7 @@ fn response(
     meta: &ReplyMeta,
     echo: &Map<String, Value>,
     finish: Option<&Finish>,
-    output: Vec<Value>,
+    output: &[Value],
     usage: Option<TokenUsage>,
 ) -> Value {
     let (status, incomplete) = match finish {
@@ -210,8 +216,8 @@ impl Stream {
     }
 
     pub(super) fn start(&mut self, out: &mut String) {
-        let object = response(&self.meta, &self.echo, None, Vec::new(), None);
-        self.emit("response.created", json!({"response": object.clone()}), out);
+        let object = response(&self.meta, &self.echo, None, &[], None);
+        self.emit("response.created", json!({"response": object}), out);
         self.emit("response.in_progress", json!({"response": object}), out);
     }
 
@@ -273,8 +279,8 @@ impl Stream {
         }
         self.close("completed", out);
         let id = item_id("msg_", &self.meta, self.done.len());
-        self.add(message_item(&id, Vec::new(), "in_progress"), out);
-        self.add_part(&id, text_part("", &[]), out);
+        self.add(&message_item(&id, &[], "in_progress"), out);
+        self.add_part(&id, &text_part("", &[]), out);
         self.open = Some(Item::Message {
             id,
             text: String::new(),
@@ -288,8 +294,8 @@ impl Stream {
         }
         self.close("completed", out);
         let id = item_id("rs_", &self.meta, self.done.len());
-        self.add(reasoning_item(&id, "", "in_progress"), out);
-        self.add_part(&id, json!({"type": "reasoning_text", "text": ""}), out);
+        self.add(&reasoning_item(&id, "", "in_progress"), out);
+        self.add_part(&id, &json!({"type": "reasoning_text", "text": ""}), out);
         self.open = Some(Item::Reasoning {
             id,
             text: String::new(),
@@ -301,7 +307,7 @@ impl Stream {
         let id = item_id("fc_", &self.meta, self.done.len());
         let call_id = call_id(&self.meta, self.calls);
         self.calls += 1;
-        self.add(call_item(&id, &call_id, &name, "", "in_progress"), out);
+        self.add(&call_item(&id, &call_id, &name, "", "in_progress"), out);
         self.open = Some(Item::Call {
             id,
             call_id,
@@ -310,12 +316,12 @@ impl Stream {
         });
     }
 
-    fn add(&mut self, item: Value, out: &mut String) {
+    fn add(&mut self, item: &Value, out: &mut String) {
         let fields = json!({"output_index": self.done.len(), "item": item});
         self.emit("response.output_item.added", fields, out);
     }
 
-    fn add_part(&mut self, item_id: &str, part: Value, out: &mut String) {
+    fn add_part(&mut self, item_id: &str, part: &Value, out: &mut String) {
         let fields = json!({
             "item_id": item_id, "output_index": self.done.len(), "content_index": 0, "part": part,
         });
@@ -338,8 +344,8 @@ impl Stream {
                 let part = text_part(&text, &logprobs);
                 let done = with(json!({"text": text, "logprobs": part["logprobs"].clone()}));
                 self.emit("response.output_text.done", done, out);
-                self.emit("response.content_part.done", with(json!({"part": part.clone()})), out);
-                message_item(&id, vec![part], status)
+                self.emit("response.content_part.done", with(json!({"part": part})), out);
+                message_item(&id, &[part], status)
             }
             Item::Reasoning { id, text } => {
                 self.emit("response.reasoning_text.done", with(json!({"text": text})), out);
@@ -360,7 +366,7 @@ impl Stream {
                 call_item(&id, &call_id, &name, &arguments, status)
             }
         };
-        let fields = json!({"output_index": output_index, "item": item.clone()});
+        let fields = json!({"output_index": output_index, "item": item});
         self.emit("response.output_item.done", fields, out);
         self.done.push(item);
     }
@@ -377,7 +383,7 @@ impl Stream {
 
     pub(super) fn end(&mut self, usage: TokenUsage, out: &mut String) {
         let done = std::mem::take(&mut self.done);
-        let object = response(&self.meta, &self.echo, Some(&self.finish), done, Some(usage));
+        let object = response(&self.meta, &self.echo, Some(&self.finish), &done, Some(usage));
         let name = match self.finish {
             Finish::Length => "response.incomplete",
             _ => "response.completed",

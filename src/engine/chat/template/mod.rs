@@ -175,6 +175,7 @@ fn python_title(text: &str) -> String {
     out
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape of a filter")]
 fn to_json(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     let style = python_json::Style {
         indent: kwargs

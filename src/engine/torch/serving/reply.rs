@@ -79,7 +79,7 @@ impl Reader {
             };
             match event {
                 GenerationEvent::Token { choice, text, shown } => {
-                    let logprobs = shown.map(|token| self.logprob(token)).into_iter().collect();
+                    let logprobs = shown.map(|token| self.logprob(&token)).into_iter().collect();
                     let deltas = self.read(choice, &text);
                     return Some(Ok(Step::Piece {
                         choice,
@@ -131,7 +131,7 @@ impl Reader {
         Step::Finish { choice, deltas, finish }
     }
 
-    fn logprob(&self, token: ShownToken) -> TokenLogprob {
+    fn logprob(&self, token: &ShownToken) -> TokenLogprob {
         let bytes = |id| self.vocabulary.bytes(id).to_vec();
         TokenLogprob {
             bytes: bytes(token.id),

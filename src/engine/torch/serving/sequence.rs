@@ -161,12 +161,12 @@ impl Sequence {
         let allowed: Option<&dyn Allowed> = if filter.is_open() { None } else { Some(&filter) };
         let sampled = sample(logits, &self.sampling, &self.history, step as u64, n_top, allowed)
             .ok_or_else(|| "the model gave logits that are not numbers, or no token was allowed".to_owned())?;
-        self.take(sampled, vocabulary)
+        self.take(&sampled, vocabulary)
     }
 
-    fn take(&mut self, sampled: Sampled, vocabulary: &Vocabulary) -> Result<Progress, String> {
+    fn take(&mut self, sampled: &Sampled, vocabulary: &Vocabulary) -> Result<Progress, String> {
         let token = sampled.token;
-        self.record(&sampled);
+        self.record(sampled);
         let ends = !self.goal.ignore_end && vocabulary.ends(token);
         let mut complete = ends;
         if let Some(constraint) = &mut self.constraint
