@@ -8,7 +8,7 @@
     reason = "a failed test may panic"
 )]
 
-#[path = "training/rig.rs"]
+#[path = "train_loop/rig.rs"]
 mod rig;
 
 use reef::domain::{Outcome, TrainingMode};
