@@ -12,17 +12,27 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
-    let file: PathBuf = args.next().ok_or("usage: store_bench FILE [CONNECTIONS] [SECONDS] [BODY_BYTES]")?.into();
+    let file: PathBuf = args
+        .next()
+        .ok_or("usage: store_bench FILE [CONNECTIONS] [SECONDS] [BODY_BYTES]")?
+        .into();
     let mut number = |default: u64| -> Result<u64, Failure> { args.next().map_or(Ok(default), |a| Ok(a.parse()?)) };
     let (connections, seconds, size) = (number(64)?, number(5)?, number(1024)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(load(file, connections, Duration::from_secs(seconds), usize::try_from(size)?))
+    runtime.block_on(load(
+        file,
+        connections,
+        Duration::from_secs(seconds),
+        usize::try_from(size)?,
+    ))
 }
 
 async fn load(file: PathBuf, connections: u64, time: Duration, size: usize) -> Result<(), Failure> {
     let store = Experience::open(&file, StoreOptions::default())?;
     let scenario = ScenarioName::new("bench")?;
-    store.scenario_create(scenario.clone(), TrainingMode::Auto, serde_json::Map::new()).await?;
+    store
+        .scenario_create(scenario.clone(), TrainingMode::Auto, serde_json::Map::new())
+        .await?;
     // Words rather than one letter: about as compressible as text is.
     let words: String = (0_u64..)
         .map(|i| format!("{:x} ", i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44))

@@ -11,6 +11,7 @@ mod append;
 mod body;
 mod canonical;
 mod chat;
+mod checkpoint;
 mod consumption;
 mod envelope;
 mod error;

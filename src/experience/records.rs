@@ -233,36 +233,16 @@ impl Raw {
 
 /// One page, without bodies.
 pub(super) fn page(conn: &Connection, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
-    let (bound, start, direction) = match query.order {
-        Order::OldestFirst => (">", query.cursor.unwrap_or(0), "ASC"),
-        Order::NewestFirst => ("<", query.cursor.unwrap_or(i64::MAX), "DESC"),
-    };
-    // Each combination is its own statement, so that each uses the index made for it.
-    let mut sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.sequence {bound} ?1");
     let scenario_id = match &query.scenario {
-        None => {
-            sql.push_str(" AND s.archived_us IS NULL");
-            None
-        }
-        Some(name) => {
-            let Some(id) = scenario_id(conn, name)? else {
-                return Err(StoreError::UnknownScenario { name: name.clone() });
-            };
-            sql.push_str(" AND r.scenario_id = ?2");
-            Some(id)
-        }
+        None => None,
+        Some(name) => Some(scenario_id(conn, name)?.ok_or_else(|| StoreError::UnknownScenario { name: name.clone() })?),
     };
-    if query.kind.is_some() {
-        sql.push_str(" AND r.kind = ?3");
-    }
-    if query.not_consumed_by.is_some() {
-        sql.push_str(
-            " AND NOT EXISTS (SELECT 1 FROM consumption c WHERE c.record_sequence = r.sequence AND c.consumer = ?4)",
-        );
-    }
-    sql.push_str(&format!(" ORDER BY r.sequence {direction} LIMIT ?5"));
-    let mut statement = conn.prepare_cached(&sql).doing(DOING)?;
-    // Parameters that the statement does not mention cannot be bound; numbered ones before the last can.
+    let start = query.cursor.unwrap_or(match query.order {
+        Order::OldestFirst => 0,
+        Order::NewestFirst => i64::MAX,
+    });
+    let mut statement = conn.prepare_cached(&page_sql(query)).doing(DOING)?;
+    // A parameter the statement does not mention is still there, because a later one is.
     let rows = statement
         .query_map(
             params![
@@ -283,6 +263,28 @@ pub(super) fn page(conn: &Connection, query: &RecordQuery) -> Result<Vec<RecordR
         row.references = references(conn, row)?;
     }
     Ok(page)
+}
+
+/// Each combination of filters is its own statement, so that each uses the index made for it.
+fn page_sql(query: &RecordQuery) -> String {
+    let (bound, direction) = match query.order {
+        Order::OldestFirst => (">", "ASC"),
+        Order::NewestFirst => ("<", "DESC"),
+    };
+    let mut sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.sequence {bound} ?1");
+    sql.push_str(match (&query.scenario, query.kind) {
+        (None, None) => " AND s.archived_us IS NULL",
+        (None, Some(_)) => " AND s.archived_us IS NULL AND r.kind = ?3",
+        (Some(_), None) => " AND r.scenario_id = ?2",
+        (Some(_), Some(_)) => " AND r.scenario_id = ?2 AND r.kind = ?3",
+    });
+    if query.not_consumed_by.is_some() {
+        sql.push_str(
+            " AND NOT EXISTS (SELECT 1 FROM consumption c WHERE c.record_sequence = r.sequence AND c.consumer = ?4)",
+        );
+    }
+    sql.push_str(&format!(" ORDER BY r.sequence {direction} LIMIT ?5"));
+    sql
 }
 
 /// One record by id; in any scenario when none is named.
@@ -381,4 +383,55 @@ pub(super) fn scenario_id(conn: &Connection, name: &ScenarioName) -> Result<Opti
     conn.prepare_cached("SELECT scenario_id FROM scenario WHERE name = ?1 AND archived_us IS NULL")
         .and_then(|mut statement| statement.query_row([name.as_str()], |row| row.get(0)).optional())
         .doing(DOING)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::schema::{self, Create};
+    use super::*;
+
+    /// A plan that sorts or reads whole tables is fast on the store of a test and slow on a real one.
+    #[test]
+    fn no_page_sorts_or_scans() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("experience.db");
+        let mut conn = schema::connect(&path, Create::Yes, Duration::from_secs(5)).unwrap();
+        schema::prepare(&mut conn, &path).unwrap();
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            for scenario in [None, Some(ScenarioName::new("a").unwrap())] {
+                for kind in [None, Some(RequestType::Report)] {
+                    for not_consumed_by in [None, Some("policy".to_owned())] {
+                        let query = RecordQuery {
+                            scenario: scenario.clone(),
+                            kind,
+                            order,
+                            not_consumed_by,
+                            ..RecordQuery::default()
+                        };
+                        let sql = page_sql(&query);
+                        let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+                        let steps: Vec<String> = statement
+                            .query_map(params![0, 1, 1, "policy", 50], |row| row.get(3))
+                            .unwrap()
+                            .collect::<Result<_, _>>()
+                            .unwrap();
+                        assert!(
+                            steps
+                                .iter()
+                                .all(|step| !step.contains("TEMP B-TREE") && !step.starts_with("SCAN")),
+                            "{sql}\n{steps:#?}"
+                        );
+                        let wanted = match (&query.scenario, kind) {
+                            (None, _) => "INTEGER PRIMARY KEY",
+                            (Some(_), None) => "record_by_scenario (scenario_id=? AND rowid",
+                            (Some(_), Some(_)) => "record_by_kind (scenario_id=? AND kind=? AND rowid",
+                        };
+                        assert!(steps[0].contains(wanted), "{sql}\n{steps:#?}");
+                    }
+                }
+            }
+        }
+    }
 }

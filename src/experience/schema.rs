@@ -41,7 +41,8 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
     conn.set_prepared_statement_cache_capacity(128);
     // FULL: a commit is on disk before it is acknowledged. Foreign keys hold for every write; they cost one lookup each.
     conn.execute_batch(
-        "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -32768;",
+        "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -32768;
+         PRAGMA journal_size_limit = 67108864;",
     )
     .map_err(failed)?;
     Ok(conn)

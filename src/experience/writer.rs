@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use super::checkpoint::{self, Checkpointer};
 use super::error::{Doing, StoreError};
 use super::health::Gauges;
 use super::schema::{self, Create};
@@ -216,8 +217,11 @@ pub(super) fn start(
 ) -> std::io::Result<(Queue, std::thread::JoinHandle<()>)> {
     let (sender, receiver) = mpsc::channel(limits.writes.max(1));
     let inode = std::fs::metadata(&path)?.ino();
+    let checkpointer = Checkpointer::start(path.clone())?;
     let writer = Writer {
-        conn: Some(conn),
+        conn: None,
+        fresh: Some(conn),
+        checkpointer,
         inode,
         path,
         busy_timeout,
@@ -239,6 +243,9 @@ pub(super) fn start(
 struct Writer {
     /// `None` after a failure: the next transaction opens a new one.
     conn: Option<Connection>,
+    /// The connection that opened and migrated the file, not yet used.
+    fresh: Option<Connection>,
+    checkpointer: Checkpointer,
     /// The file that was opened; another one at its path is not the same store.
     inode: u64,
     path: PathBuf,
@@ -276,6 +283,9 @@ impl Writer {
                     for (mut job, refusal) in jobs.drain(..).zip(refusals) {
                         job.answer(refusal.map_or(Ok(()), Err));
                     }
+                    if let Some(conn) = &self.conn {
+                        self.checkpointer.after_commit(conn);
+                    }
                 }
                 Err(failure) => {
                     self.cache = Cache::default();
@@ -298,6 +308,17 @@ impl Writer {
         }
     }
 
+    fn connection(&mut self) -> Result<Connection, StoreError> {
+        let conn = match self.fresh.take() {
+            Some(conn) => conn,
+            // Never create: an empty store in the place of a lost one would answer every retry wrongly.
+            None => schema::connect(&self.path, Create::No, self.busy_timeout)?,
+        };
+        conn.pragma_update(None, "wal_autocheckpoint", checkpoint::FALLBACK_PAGES)
+            .doing("opening the store for writing")?;
+        Ok(conn)
+    }
+
     /// SQLite would go on writing to a file that was deleted or replaced, and every receipt for it would be a lie.
     fn still_there(&self) -> Result<(), StoreError> {
         let lost = match std::fs::metadata(&self.path) {
@@ -316,8 +337,7 @@ impl Writer {
         self.cache.scenarios.clear();
         self.still_there().map_err(Failure::Store)?;
         if self.conn.is_none() {
-            let conn = schema::connect(&self.path, Create::No, self.busy_timeout).map_err(Failure::Store)?;
-            self.conn = Some(conn);
+            self.conn = Some(self.connection().map_err(Failure::Store)?);
         }
         let Some(conn) = self.conn.as_mut() else {
             return Err(Failure::Store(StoreError::Closed));
