@@ -56,7 +56,8 @@ pub struct EngineReply {
     pub headers: HeaderMap,
     /// The body; an event stream where `content-type` says so.
     pub body: ByteStream,
-    /// Filled by the time `body` has ended, by an engine that samples tokens itself.
+    /// Filled by an engine that samples tokens itself, before `body` gives its last bytes: of a stream, before the
+    /// terminal event.
     pub capture: Option<CaptureSlot>,
 }
 

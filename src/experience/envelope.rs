@@ -192,6 +192,10 @@ pub fn parse_report(
 }
 
 fn wrong(field: &str, wanted: &str, found: &Value) -> StoreError {
+    let mut value: String = found.to_string().chars().take(41).collect();
+    if value.chars().count() > 40 {
+        value = format!("{}…", value.chars().take(40).collect::<String>());
+    }
     let found = match found {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -200,7 +204,7 @@ fn wrong(field: &str, wanted: &str, found: &Value) -> StoreError {
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     };
-    StoreError::invalid(format_args!("{field} must be {wanted}, not {found}"))
+    StoreError::invalid(format_args!("{field} must be {wanted}, not {found}: {value}"))
 }
 
 fn exchange(id: RecordId, scenario: &ScenarioName, mut payload: Map<String, Value>) -> Result<NewExchange, StoreError> {

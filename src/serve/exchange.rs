@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::admission::Permit;
 use super::state::State;
 use crate::domain::{FrozenRelease, NewExchange, RecordId, Route, ScenarioName, Tags, Timings, Turn};
-use crate::engine::CaptureSlot;
+use crate::engine::{CaptureSlot, EngineError};
 use crate::experience::{Interruption, InterruptionReason, StoreError};
 use crate::sys::clock;
 
@@ -156,6 +156,15 @@ impl Exchange {
     /// The exchange is over and leaves no record, as it should.
     pub(super) fn settle(&mut self) {
         self.settled = true;
+    }
+}
+
+impl From<&EngineError> for InterruptionReason {
+    fn from(error: &EngineError) -> Self {
+        match error {
+            EngineError::Silent { .. } => Self::IdleTimeout,
+            _ => Self::UpstreamClosed,
+        }
     }
 }
 

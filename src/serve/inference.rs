@@ -24,7 +24,6 @@ use super::stream::StreamBody;
 use crate::domain::Route;
 use crate::engine::sse::turn_of_body;
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
-use crate::experience::InterruptionReason;
 use crate::scenario::OnMissing;
 
 /// Bytes of an upstream's error that are quoted in Reef's own.
@@ -215,9 +214,7 @@ async fn collect(exchange: &mut Exchange, body: &mut ByteStream, limit: usize) -
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(item) = body.next().await {
-        let bytes = item.inspect_err(|error| {
-            exchange.interrupt(InterruptionReason::UpstreamClosed, error.to_string());
-        })?;
+        let bytes = item.inspect_err(|error| exchange.interrupt(error.into(), error.to_string()))?;
         exchange.clock.bytes();
         // The usual body comes in one part and is not copied.
         if first.is_empty() && all.is_empty() {

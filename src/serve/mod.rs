@@ -9,6 +9,7 @@ mod decode;
 mod error;
 mod exchange;
 mod headers;
+mod import;
 mod inference;
 mod metrics;
 mod models;

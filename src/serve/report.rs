@@ -12,6 +12,7 @@ use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
 use crate::domain::{NewReport, RecordId, ScenarioName};
+use crate::experience::parse_report;
 use crate::scenario::OnMissing;
 
 /// Stores a report.
@@ -56,43 +57,7 @@ pub(super) fn parse(scenario: ScenarioName, mut fields: Map<String, Value>) -> R
         None => State::fresh_id(),
         Some(value) => record_id("agent_record_id", &value)?,
     };
-    let score = match fields.remove("score") {
-        None | Some(Value::Null) => None,
-        Some(Value::Number(number)) => Some(
-            number
-                .as_f64()
-                .filter(|score| score.is_finite())
-                .ok_or_else(|| invalid("score", "must be a finite number", &Value::Number(number)))?,
-        ),
-        Some(other) => return Err(invalid("score", "must be a number", &other)),
-    };
-    let feedback = match fields.remove("feedback") {
-        None | Some(Value::Null) => None,
-        Some(value @ (Value::String(_) | Value::Object(_))) => Some(value),
-        Some(other) => return Err(invalid("feedback", "must be a string or an object", &other)),
-    };
-    let references = match fields.remove("references") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(items)) => items
-            .iter()
-            .enumerate()
-            .map(|(at, item)| record_id(&format!("references[{at}]"), item))
-            .collect::<Result<_, _>>()?,
-        Some(other) => return Err(invalid("references", "must be a list of receipts", &other)),
-    };
-    let metadata = match fields.remove("metadata") {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(metadata)) => metadata,
-        Some(other) => return Err(invalid("metadata", "must be an object", &other)),
-    };
-    Ok(NewReport {
-        id,
-        scenario,
-        score,
-        feedback,
-        references,
-        metadata,
-    })
+    Ok(parse_report(id, scenario, fields)?)
 }
 
 pub(super) fn record_id(field: &str, value: &Value) -> Result<RecordId, ApiError> {
@@ -142,21 +107,27 @@ mod tests {
     #[test]
     fn bad_reports_are_refused_naming_field_and_value() {
         for (body, message) in [
-            (r#"{"score":true}"#, "score must be a number, not true"),
-            (r#"{"score":"1"}"#, "score must be a number, not \"1\""),
+            (r#"{"score":true}"#, "score must be a number, not a boolean: true"),
+            (r#"{"score":"1"}"#, "score must be a number, not a string: \"1\""),
             (r#"{"score":1e999}"#, "number out of range"),
             (r#"{"score":NaN}"#, "not valid JSON"),
-            (r#"{"feedback":[1]}"#, "feedback must be a string or an object, not [1]"),
+            (
+                r#"{"feedback":[1]}"#,
+                "feedback must be a string or an object, not a list: [1]",
+            ),
             (
                 r#"{"references":"x"}"#,
-                "references must be a list of receipts, not \"x\"",
+                "references must be a list of strings, not a string: \"x\"",
             ),
             (
                 r#"{"references":["a",""]}"#,
-                "references[1]: record id \"\" is not valid",
+                "references[1] is not a receipt: record id \"\" is not valid",
             ),
-            (r#"{"references":[1]}"#, "references[0] must be a string, not 1"),
-            (r#"{"metadata":[]}"#, "metadata must be an object, not []"),
+            (
+                r#"{"references":[1]}"#,
+                "references[0] must be a string, not a number: 1",
+            ),
+            (r#"{"metadata":[]}"#, "metadata must be an object, not a list: []"),
             (r#"{"agent_record_id":""}"#, "agent_record_id: record id"),
             (r#"{"agent_record_id":7}"#, "agent_record_id must be a string, not 7"),
             ("[]", "must be a JSON object"),

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::query::decode;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{inference, models, records, releases, report, scenarios, status};
+use super::{import, inference, models, records, releases, report, scenarios, status};
 use crate::domain::{Route, ScenarioName};
 
 /// Answers one request; every error becomes a response in the dialect of its route.
@@ -80,6 +80,8 @@ async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response
         ["metrics"] if get => status::metrics(state).await,
         ["reef", "status"] if get => status::status(state).await,
         ["reef", "report"] if post => report::report(state, request).await,
+        ["reef", "records"] if post => import::one(state, request).await,
+        ["reef", "records", "batch"] if post => import::many(state, request).await,
         ["reef", "scenarios"] if get => scenarios::list(state).await,
         ["reef", "scenarios"] if post => scenarios::create(state, request).await,
         ["reef", "scenarios", name] if method == Method::DELETE => scenarios::archive(state, &scenario(name)?).await,
@@ -115,7 +117,9 @@ async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response
 fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
         [] | [""] | ["healthz" | "metrics"] | ["v1", "models", ..] | ["reef", "status"] => &["GET"],
-        ["reef", "report"] | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
+        ["reef", "report" | "records"]
+        | ["reef", "records", "batch"]
+        | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
         ["reef", "scenarios"] => &["GET", "POST"],
         ["reef", "scenarios", _] => &["DELETE"],
         ["reef", "scenarios", _, "contract" | "records" | "commits" | "releases"]

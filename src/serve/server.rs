@@ -22,6 +22,9 @@ use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, Publisher};
 /// How long records of answers already given may take to reach the disk after the last connection has closed.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// A client that takes nothing of what is sent to it for this long is gone.
+const STALLED: Duration = Duration::from_secs(300);
+
 /// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -114,6 +117,7 @@ impl Server {
         engine: Arc<dyn Engine>,
         activate: Arc<dyn Activate>,
     ) -> Result<Self, ServeError> {
+        raise_descriptor_limit();
         let listener = listen(&options).await?;
         let experience = publisher.experience().clone();
         let directory = Arc::new(Directory::open(publisher, options.training_mode, seed, activate).await?);
@@ -192,6 +196,16 @@ async fn drain(state: &State, connections: &TaskTracker, shutdown: &Shutdown, ab
     stopped
 }
 
+/// Two descriptors for every open stream soon exceed the usual soft limit, which exists for programs that use `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
+}
+
 async fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
     let failed = |reason: String| ServeError::Address {
         host: options.host.clone(),
@@ -228,7 +242,11 @@ async fn connection(stream: TcpStream, state: Arc<State>, drain: CancellationTok
     let client_timeout = state.options.client_timeout;
     // A client that vanished without a word must not hold a stream open for ever.
     let probing = socket2::TcpKeepalive::new().with_time(client_timeout);
-    if let Err(error) = socket2::SockRef::from(&stream).set_tcp_keepalive(&probing) {
+    let socket = socket2::SockRef::from(&stream);
+    if let Err(error) = socket
+        .set_tcp_keepalive(&probing)
+        .and_then(|()| socket.set_tcp_user_timeout(Some(STALLED)))
+    {
         tracing::debug!(%error, "keep-alive");
     }
     let service = service_fn(|request| {

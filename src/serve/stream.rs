@@ -307,10 +307,7 @@ impl StreamBody {
             self.phase = Phase::Ended;
             return;
         }
-        let reason = match &error {
-            EngineError::Silent { .. } => InterruptionReason::IdleTimeout,
-            _ => InterruptionReason::UpstreamClosed,
-        };
+        let reason = InterruptionReason::from(&error);
         // What had arrived of an unfinished event goes first, so that every byte the upstream sent passes.
         if let Some(relay) = &mut self.relay {
             let step = relay.finish();

@@ -448,3 +448,78 @@ fn hostile_names_stay_where_they_are() {
         .collect();
     assert_eq!(outside, [".reef"]);
 }
+
+#[test]
+fn experience_from_elsewhere_is_imported_whole_or_not_at_all() {
+    let upstream = upstream();
+    let reef = Reef::start(&upstream.url(), &[]);
+    let inference = |id: &str, text: &str| {
+        json!({"agent_record_id": id, "request_type": "inference", "payload": {
+            "messages": [{"role": "user", "content": "hi"}], "metadata": {"tags": {"session": "s1"}},
+            "response": {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}}})
+    };
+    let rating = |id: &str, of: &str| json!({"agent_record_id": id, "request_type": "report", "payload": {"score": 1, "references": [of]}});
+    let one = reef.post("/reef/records", inference("e1", "one").to_string()).json();
+    assert_eq!(
+        one,
+        json!({"agent_record_id": "e1", "scenario": "s", "request_type": "inference"})
+    );
+    let batch = json!({"records": [inference("e2", "two"), rating("p2", "e2"), inference("e1", "one")]});
+    for _ in 0..2 {
+        let mut response = reef.post("/reef/records/batch", batch.to_string());
+        assert_eq!(response.status, 200);
+        let kinds: Vec<Value> = response.json()["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| r["request_type"].clone())
+            .collect();
+        assert_eq!(kinds, [json!("inference"), json!("report"), json!("inference")]);
+    }
+    assert_eq!(reef.rows().len(), 3);
+    assert_eq!(reef.record("e2")["turn"]["text"], "two");
+    assert_eq!(reef.record("e2")["tags"]["session"], "s1");
+    assert_eq!(reef.record("e2")["artifact_ref"], Value::Null);
+    for (path, body, status, part) in [
+        ("/reef/records", inference("e1", "changed"), 409, "e1"),
+        (
+            "/reef/records",
+            json!({"agent_record_id": "x", "request_type": "train", "payload": {}}),
+            400,
+            "instruction",
+        ),
+        (
+            "/reef/records",
+            json!({"agent_record_id": "x", "request_type": "report", "payload": {}, "more": 1}),
+            400,
+            "more",
+        ),
+        (
+            "/reef/records/batch",
+            json!({"records": [inference("e9", "nine"), rating("p9", "nobody")]}),
+            400,
+            "nobody",
+        ),
+        (
+            "/reef/records/batch",
+            json!({"records": [inference("e9", "nine"), {"a": 1}]}),
+            400,
+            "records[1]",
+        ),
+        ("/reef/records/batch", json!({"records": []}), 400, "1 to 1000"),
+        ("/reef/records/batch", json!({}), 400, "records is missing"),
+        (
+            "/reef/records",
+            json!({"agent_record_id": "x", "request_type": "inference", "payload": {"pad": "x".repeat(1 << 20)}}),
+            413,
+            "larger",
+        ),
+    ] {
+        let mut response = reef.post(path, body.to_string());
+        let text = response.text();
+        assert_eq!(response.status, status, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(reef.rows().len(), 3);
+    assert!(upstream.seen().is_empty());
+}
