@@ -43,6 +43,11 @@ impl Control {
         self.shared.changed.notify_all();
     }
 
+    /// Whether it is held.
+    pub fn is_paused(&self) -> bool {
+        self.shared.state.lock().paused
+    }
+
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.shared.state.lock().cancelled

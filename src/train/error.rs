@@ -74,6 +74,18 @@ pub enum TrainError {
         /// The end of its standard error.
         last_words: String,
     },
+    /// The training process reported an error.
+    #[error("the training process: {message}")]
+    Child {
+        /// Its error with all causes.
+        message: String,
+    },
+    /// The trainer broke.
+    #[error("the trainer broke, which is a fault of the program: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
     /// This binary holds no trainer.
     #[error(
         "this build cannot train: it was made without the feature `torch`; build with `cargo build --features torch`"

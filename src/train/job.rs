@@ -24,8 +24,9 @@ pub struct StepJob {
     /// The incumbent's files, with its optimizer state; none before the first release.
     #[serde(default)]
     pub parent: Option<PathBuf>,
-    /// Where candidates of this scenario are made.
-    pub work: PathBuf,
+    /// The candidate's folder. It may hold the finished candidate of an earlier try; its neighbours of the same name
+    /// with `.part-` are removed.
+    pub output: PathBuf,
     /// How.
     pub settings: TrainSettings,
 }
@@ -65,6 +66,7 @@ impl StepJob {
         settings.limits = super::Limits {
             memory_mib: None,
             threads: 0,
+            niceness: 0,
             ..settings.limits
         };
         let identity = serde_json::json!({
@@ -76,15 +78,6 @@ impl StepJob {
             "settings": settings,
         });
         Ok(hex::encode(Sha256::digest(identity.to_string().as_bytes())))
-    }
-
-    /// The candidate's folder: one per step and batch.
-    pub fn candidate_dir(&self) -> PathBuf {
-        let batch: String = hex::encode(Sha256::digest(self.batch.id.as_str().as_bytes()))
-            .chars()
-            .take(16)
-            .collect();
-        self.work.join(format!("step-{:06}-{batch}", self.step))
     }
 }
 

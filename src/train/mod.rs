@@ -1,6 +1,9 @@
 //! Law: turns a sealed batch into a step and a candidate. Owns objectives (pure functions of tensors), optimizers and
-//! checkpoints; never publishes and never changes what is served. Door: [`TrainBatch`], [`prepare`],
-//! [`objective::ObjectiveSettings`]. State: `work/training`. Fails with a typed error and leaves the incumbent untouched.
+//! checkpoints; never publishes and never changes what is served. State: `work/training`. Fails with a typed error and
+//! leaves the incumbent untouched.
+//!
+//! Door: [`TrainSettings::from_recipe`], [`StepJob`] with its [`TrainBatch`], and [`Backend::run`], which gives a
+//! [`StepOutcome`] and obeys a [`Control`]. The mathematics is in [`objective`] and [`optim`].
 
 pub mod objective;
 pub mod optim;
@@ -12,6 +15,7 @@ mod control;
 mod error;
 mod job;
 mod pack;
+mod recipe;
 mod settings;
 mod signal;
 #[cfg(feature = "torch")]
@@ -19,12 +23,12 @@ mod tensors;
 #[cfg(all(test, feature = "torch"))]
 mod testing;
 
-#[cfg(feature = "torch")]
-pub use backend::Trainer;
+pub use backend::{Backend, Trainer, serve_child};
 pub use batch::{TrainBatch, TrainRow};
 pub use control::{Control, StepEvent};
 pub use error::TrainError;
 pub use job::{StepJob, StepOutcome, StepResult};
 pub use pack::{MicroBatch, Shape, pack};
+pub use recipe::Placement;
 pub use settings::{Limits, Method, Precision, TrainSettings};
 pub use signal::{Prepared, Signal, Skip, prepare};

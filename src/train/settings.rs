@@ -108,6 +108,8 @@ pub struct Limits {
     pub memory_mib: Option<u64>,
     /// Threads of the training thread; 0 leaves libtorch's default.
     pub threads: usize,
+    /// How much the training threads give way to serving: 0 not at all, 19 the most. Linux only.
+    pub niceness: u8,
     /// A row longer than this is an error.
     pub max_tokens: usize,
 }
@@ -120,6 +122,7 @@ impl Default for Limits {
             recompute: false,
             memory_mib: None,
             threads: 0,
+            niceness: 10,
             max_tokens: 8192,
         }
     }

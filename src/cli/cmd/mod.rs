@@ -15,6 +15,7 @@ mod scenario;
 mod serve;
 mod status;
 mod train;
+mod train_step;
 
 use clap::Subcommand;
 
@@ -52,6 +53,9 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     /// Make training steps from the stored experience
     Train(train::TrainArgs),
+    /// Make the one training step described on standard input
+    #[command(name = "__train-step", hide = true)]
+    TrainStep(train_step::TrainStepArgs),
 }
 
 impl Command {
@@ -78,5 +82,6 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Serve(args) => serve::run(context, args),
         Command::Status(args) => status::run(context, args),
         Command::Train(args) => train::run(context, args),
+        Command::TrainStep(args) => train_step::run(context, &args),
     }
 }

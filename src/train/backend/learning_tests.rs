@@ -94,7 +94,7 @@ fn learn(run: &Run) -> Vec<f64> {
             base: base.clone(),
             base_name: "tiny".into(),
             parent: parent.clone(),
-            work: dir.path().join("work"),
+            output: dir.path().join("work").join(format!("step-{step}")),
             settings: settings.clone(),
         };
         match trainer.run(&job, &Control::default(), &mut |_| {}).unwrap() {

@@ -287,7 +287,7 @@ impl Place {
             base: self.dir.path().join("base"),
             base_name: "tiny".into(),
             parent,
-            work: self.dir.path().join("work"),
+            output: self.dir.path().join("work").join(format!("step-{step}")),
             settings,
         }
     }
@@ -374,7 +374,7 @@ fn two_steps_in_one_process_equal_two_steps_in_two() {
         for step in 1..=3 {
             let own = Trainer::new();
             let mut job = place.job(step, parent.take(), s.clone());
-            job.work = place.dir.path().join(work);
+            job.output = place.dir.path().join(work).join(step.to_string());
             let result = trained(run(if fresh { &own } else { &shared }, &job));
             parent = Some(result.candidate);
         }

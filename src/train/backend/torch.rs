@@ -50,9 +50,9 @@ impl Trainer {
         }
     }
 
-    /// Makes one step. Blocks until it is done, cancelled or refused; a second caller waits for the first. Call it from
-    /// a thread of its own: it changes that thread's number of compute threads.
-    pub fn run(
+    /// Makes one step. Blocks until it is done, cancelled or refused; a second caller waits for the first. It changes
+    /// the calling thread's number of compute threads.
+    pub(super) fn run(
         &self,
         job: &StepJob,
         control: &Control,
@@ -61,7 +61,7 @@ impl Trainer {
         let started = Instant::now();
         job.settings.check()?;
         let job_id = job.id()?;
-        let target = job.candidate_dir();
+        let target = job.output.clone();
         if let Some(manifest) = checkpoint::finished(&target, &job_id)? {
             return Ok(StepOutcome::Trained(StepResult {
                 candidate: target,
@@ -176,7 +176,7 @@ impl Trainer {
         metrics.insert("optimizer_restored".into(), f64::from(u8::from(saved.is_some())));
         control.check()?;
         events(StepEvent::Saving);
-        let draft = Draft::begin(&job.candidate_dir())?;
+        let draft = Draft::begin(&job.output)?;
         policy.save(draft.dir(), &job.base, &job.base_name)?;
         optimizer.save(&draft.dir().join(checkpoint::OPTIMIZER))?;
         if let Some(critic) = &critic {
