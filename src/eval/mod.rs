@@ -3,16 +3,24 @@
 //! when the suite itself is wrong.
 
 mod betting;
+mod checker;
 mod error;
+mod measure;
 mod program;
 mod rules;
 mod spending;
+mod suite;
 mod trial;
 
+pub use checker::CheckerSpec;
 pub use error::EvalError;
+pub use measure::{Contest, Grading, Question, Side, Terms, directory_or_here, judge_by_answers, suite_questions};
 pub use program::{Compared, judge_by_program};
 pub use spending::level;
+pub use suite::{ReadyTask, Suite, Task};
 pub use trial::{Assignment, Draw, Sides, TaskRef, Trial};
 
+#[cfg(test)]
+mod measure_tests;
 #[cfg(test)]
 mod trial_tests;

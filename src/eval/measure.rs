@@ -1,0 +1,300 @@
+//! Measuring: both sides answer the same tasks through the engine that serves them, pairs interleaved.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::{HeaderMap, HeaderValue, header};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::checker::{CheckerSpec, judge_messages, judged, score_by_program};
+use super::{Assignment, Draw, EvalError, Sides, Suite, TaskRef, Trial};
+use crate::domain::{FrozenRelease, Route, ScenarioName, Turn, Verdict};
+use crate::engine::sse::turn_of_body;
+use crate::engine::{Engine, EngineRequest};
+use crate::recipe::GateSpec;
+
+/// The longest answer that is read.
+const MAX_ANSWER: usize = 8 * 1024 * 1024;
+
+/// One side of a comparison: who answers, as which scenario and release.
+#[derive(Clone)]
+pub struct Side {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// The scenario whose weights answer.
+    pub scenario: ScenarioName,
+    /// The release that answers.
+    pub release: FrozenRelease,
+}
+
+/// Both sides, and the judge of rubrics.
+#[derive(Clone)]
+pub struct Contest {
+    /// The candidate.
+    pub candidate: Side,
+    /// What is served; `None` measures the candidate alone.
+    pub current: Option<Side>,
+    /// Answers the questions of `judge` checkers.
+    pub judge: Option<Side>,
+}
+
+/// Something to answer and score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Its id.
+    pub id: String,
+    /// It may not get worse.
+    pub protected: bool,
+    /// The route it is sent on.
+    pub route: Route,
+    /// The body.
+    pub request: Map<String, Value>,
+    /// How the answer is scored.
+    pub grading: Grading,
+}
+
+/// How an answer is scored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Grading {
+    /// By a checker, whose scripts run in this directory.
+    Checker(CheckerSpec, PathBuf),
+    /// By a program, which also sees what was answered at the time.
+    Program {
+        /// Program and arguments.
+        command: Vec<String>,
+        /// Where it runs.
+        directory: PathBuf,
+        /// The recorded answer.
+        recorded: Option<Box<Turn>>,
+    },
+}
+
+/// The questions of a suite.
+pub fn suite_questions(suite: &Suite) -> Vec<Question> {
+    suite
+        .tasks
+        .iter()
+        .map(|task| Question {
+            id: task.id.clone(),
+            protected: task.protected,
+            route: Route::ChatCompletions,
+            request: task.request.clone(),
+            grading: Grading::Checker(task.checker.clone(), suite.directory.clone()),
+        })
+        .collect()
+}
+
+/// How a contest is held.
+#[derive(Debug, Clone)]
+pub struct Terms<'a> {
+    /// The gate.
+    pub spec: &'a GateSpec,
+    /// The error probability this candidate may use.
+    pub level: f64,
+    /// Fixes the draws and the seeds of sampling.
+    pub seed: &'a str,
+    /// How tasks are drawn.
+    pub draw: Draw,
+    /// What the verdict names as its evaluator.
+    pub evaluator: &'a str,
+}
+
+/// Holds the contest and gives the verdict. `watch` hears how many pairs are in evidence.
+pub async fn judge_by_answers(
+    terms: &Terms<'_>,
+    questions: &[Question],
+    contest: &Contest,
+    cancel: &CancellationToken,
+    watch: &(dyn Fn(usize) + Send + Sync),
+) -> Result<Verdict, EvalError> {
+    let refs = questions
+        .iter()
+        .map(|question| TaskRef {
+            id: question.id.clone(),
+            protected: question.protected,
+        })
+        .collect();
+    let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed);
+    let mut running = FuturesUnordered::new();
+    loop {
+        let room = (terms.spec.parallel as usize).saturating_sub(running.len());
+        if !trial.is_over() {
+            for assignment in trial.next(room) {
+                running.push(pair(terms, &questions[assignment.task], assignment, contest, cancel));
+            }
+        }
+        // What is still running when the verdict is known is dropped, which stops it.
+        if trial.is_over() || running.is_empty() {
+            break;
+        }
+        let done = tokio::select! {
+            done = running.next() => done,
+            () = cancel.cancelled() => return Err(EvalError::Stopped),
+        };
+        if let Some((index, candidate, current, failure)) = done {
+            trial.record(index, candidate, current, failure);
+            watch(trial.pairs());
+        }
+    }
+    Ok(trial.verdict(terms.evaluator))
+}
+
+type Measured = (u64, Option<f64>, Option<f64>, Option<String>);
+
+async fn pair(
+    terms: &Terms<'_>,
+    question: &Question,
+    assignment: Assignment,
+    contest: &Contest,
+    cancel: &CancellationToken,
+) -> Measured {
+    // Both sides sample with the same seed: what does not depend on the weights cancels out.
+    let seed = seed_of(terms.seed, &question.id, assignment.repeat);
+    let candidate = || score(terms.spec, question, &contest.candidate, contest, seed, cancel);
+    let current = || async {
+        match (&contest.current, assignment.sides) {
+            (Some(side), Sides::Both) => Some(score(terms.spec, question, side, contest, seed, cancel).await),
+            _ => None,
+        }
+    };
+    let (candidate, current) = if assignment.candidate_first {
+        let candidate = candidate().await;
+        (candidate, current().await)
+    } else {
+        let current = current().await;
+        (candidate().await, current)
+    };
+    let failure = match (&candidate, &current) {
+        (Err(why), _) => Some(format!("candidate: {why}")),
+        (_, Some(Err(why))) => Some(format!("served: {why}")),
+        _ => None,
+    };
+    (assignment.index, candidate.ok(), current.and_then(Result::ok), failure)
+}
+
+async fn score(
+    spec: &GateSpec,
+    question: &Question,
+    side: &Side,
+    contest: &Contest,
+    seed: u64,
+    cancel: &CancellationToken,
+) -> Result<f64, String> {
+    let mut body = question.request.clone();
+    body.insert("stream".into(), json!(false));
+    if side.engine.kind() == "torch" {
+        body.entry("seed").or_insert_with(|| json!(seed));
+    }
+    let limit = Duration::from_secs_f64(spec.timeout_s);
+    let turn = answer(side, question.route, &body, limit).await?;
+    match &question.grading {
+        Grading::Checker(checker, directory) => {
+            if let Some(score) = checker.score(&turn) {
+                return Ok(score);
+            }
+            match checker {
+                CheckerSpec::Script {
+                    command,
+                    timeout_s,
+                    answer,
+                } => {
+                    let ask = json!({
+                        "version": 1, "task": question.id, "request": question.request, "response": turn, "answer": answer,
+                    });
+                    score_by_program(command, directory, *timeout_s, &ask, cancel).await
+                }
+                CheckerSpec::Judge { rubric, answer } => {
+                    by_judge(rubric, answer, question, &turn, contest, limit).await
+                }
+                _ => Err("the checker cannot score this answer".to_owned()),
+            }
+        }
+        Grading::Program {
+            command,
+            directory,
+            recorded,
+        } => {
+            let ask = json!({
+                "version": 1, "task": question.id, "request": question.request, "response": turn, "recorded": recorded,
+            });
+            score_by_program(command, directory, spec.timeout_s, &ask, cancel).await
+        }
+    }
+}
+
+async fn by_judge(
+    rubric: &str,
+    right: &Value,
+    question: &Question,
+    turn: &Turn,
+    contest: &Contest,
+    limit: Duration,
+) -> Result<f64, String> {
+    let judge = contest.judge.as_ref().ok_or("no judge is configured")?;
+    let request = Value::Object(question.request.clone());
+    let mut body = Map::new();
+    body.insert("messages".into(), judge_messages(rubric, right, &request, &turn.text));
+    body.insert("temperature".into(), json!(0));
+    body.insert("max_tokens".into(), json!(64));
+    body.insert("stream".into(), json!(false));
+    let reply = answer(judge, Route::ChatCompletions, &body, limit).await?;
+    judged(&reply.text)
+}
+
+/// One answer of one side. An error is a failure of the machinery, not of the answer.
+async fn answer(side: &Side, route: Route, body: &Map<String, Value>, limit: Duration) -> Result<Turn, String> {
+    let bytes = serde_json::to_vec(body).map_err(|error| error.to_string())?;
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let request = EngineRequest {
+        route,
+        query: None,
+        headers,
+        body: Bytes::from(bytes),
+        outline: None,
+        scenario: side.scenario.clone(),
+        release: side.release.clone(),
+    };
+    let work = async {
+        let mut reply = side.engine.call(request).await.map_err(|error| error.to_string())?;
+        let mut whole = Vec::new();
+        while let Some(chunk) = reply.body.next().await {
+            let chunk = chunk.map_err(|error| error.to_string())?;
+            if whole.len() + chunk.len() > MAX_ANSWER {
+                return Err(format!("the answer has more than {MAX_ANSWER} bytes"));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        if !reply.status.is_success() {
+            let start: String = String::from_utf8_lossy(&whole).chars().take(200).collect();
+            return Err(format!("the engine answered {}: {start}", reply.status));
+        }
+        Ok(turn_of_body(route, &whole))
+    };
+    tokio::time::timeout(limit, work)
+        .await
+        .map_err(|_| format!("no answer within {} s", limit.as_secs_f64()))?
+}
+
+/// The seed of one pair; 31 bits, which every provider accepts.
+fn seed_of(seed: &str, task: &str, repeat: u32) -> u64 {
+    let mut hash = Sha256::new();
+    hash.update(seed);
+    hash.update([0]);
+    hash.update(task);
+    hash.update(repeat.to_le_bytes());
+    let digest = hash.finalize();
+    u64::from(u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]) >> 1)
+}
+
+/// Where scripts of a recipe run.
+pub fn directory_or_here(directory: Option<&Path>) -> PathBuf {
+    directory.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
