@@ -20,6 +20,7 @@ use super::schema::{self, Create};
 use super::tally::{self, Stats};
 use super::writer::{self, Care, Queue, QueueLimits, WriteTx};
 use crate::domain::{FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
+use crate::sys::durable;
 
 /// From this size on, hashing and compressing leave the asynchronous threads.
 const PREPARE_APART: usize = 64 * 1024;
@@ -92,8 +93,11 @@ impl Experience {
             path: path.to_owned(),
             source: Arc::new(source),
         };
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent).map_err(failed)?;
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+            // SQLite makes the entries in the directory durable, but not the directory's own.
+            let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
+            durable::sync_dir(above.unwrap_or(Path::new("."))).map_err(failed)?;
         }
         let mut conn = schema::connect(path, Create::Yes, options.busy_timeout)?;
         schema::prepare(&mut conn, path)?;

@@ -20,8 +20,10 @@ use super::tally::Tallies;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::sys::failpoint;
 
-/// At most so many writes in one transaction.
+/// At most so many writes in one transaction …
 const MAX_BATCH: usize = 512;
+/// … and about so many bytes, so that a small one does not wait for a hundred large ones.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes are counted in units of this, so that a semaphore can count them.
 const BYTE_UNIT: usize = 1024;
 
@@ -102,6 +104,8 @@ pub(super) enum Care {
 trait Job: Send {
     fn run(&mut self, tx: &mut WriteTx<'_>) -> Result<(), StoreError>;
     fn care(&self) -> Care;
+    /// What it holds in memory.
+    fn bytes(&self) -> usize;
     /// Answers the caller. With an error, whatever `run` gave is void.
     fn answer(&mut self, result: Result<(), StoreError>);
 }
@@ -109,6 +113,7 @@ trait Job: Send {
 struct Write<T, F> {
     work: F,
     care: Care,
+    bytes: usize,
     output: Option<T>,
     caller: Option<oneshot::Sender<Result<T, StoreError>>>,
     _room: Option<OwnedSemaphorePermit>,
@@ -126,6 +131,10 @@ where
 
     fn care(&self) -> Care {
         self.care
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn answer(&mut self, result: Result<(), StoreError>) {
@@ -178,6 +187,7 @@ impl Queue {
         let mut job: Box<dyn Job> = Box::new(Write {
             work,
             care,
+            bytes,
             output: None,
             caller: Some(caller),
             _room: Some(room),
@@ -267,6 +277,15 @@ impl Writer {
     fn run(mut self, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
         let mut jobs = Vec::with_capacity(MAX_BATCH);
         while receiver.blocking_recv_many(&mut jobs, MAX_BATCH) > 0 {
+            loop {
+                let n_first = one_transaction(&jobs);
+                if n_first == jobs.len() {
+                    break;
+                }
+                let rest = jobs.split_off(n_first);
+                self.write(&mut jobs);
+                jobs = rest;
+            }
             self.write(&mut jobs);
         }
     }
@@ -364,6 +383,19 @@ impl Writer {
         let _durable_anyway = failpoint::hit("experience::after_commit");
         Ok(refusals)
     }
+}
+
+/// How many of the jobs, in order, make one transaction: one at least.
+fn one_transaction(jobs: &[Box<dyn Job>]) -> usize {
+    let mut bytes = 0_usize;
+    let n_fitting = jobs
+        .iter()
+        .take_while(|job| {
+            bytes = bytes.saturating_add(job.bytes());
+            bytes <= MAX_BATCH_BYTES
+        })
+        .count();
+    n_fitting.max(1).min(jobs.len())
 }
 
 fn run(job: &mut dyn Job, conn: &Connection, tallies: &mut Tallies, cache: &mut Cache) -> Result<(), StoreError> {

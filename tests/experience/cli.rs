@@ -230,3 +230,40 @@ fn fails_quietly(output: &Output, code: i32) {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+/// Killed right before the commit nothing is stored; right after it everything is, though nobody was told. Either way
+/// the same command again is the end of it.
+#[cfg(feature = "failpoints")]
+#[tokio::test]
+async fn a_kill_around_the_commit_is_healed_by_a_retry() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    for (point, inserted_by_retry) in [("before_commit", true), ("after_commit", false)] {
+        let args = ["--json", "report", "r1", "--score", "1", "--id", point];
+        let killed = Command::new(env!("CARGO_BIN_EXE_reef"))
+            .env_clear()
+            .env("FAILPOINTS", format!("experience::{point}=return(kill)"))
+            .arg("--dir")
+            .arg(dir.path())
+            .args(args)
+            .output()
+            .unwrap();
+        assert_eq!(killed.status.code(), None, "the process was not killed");
+        assert!(killed.stdout.is_empty());
+        assert_eq!(json(&reef(dir.path(), &args))["inserted"], inserted_by_retry, "{point}");
+    }
+    let stats = &open(dir.path()).stats(None).unwrap()[&scenario("a")];
+    assert_eq!((stats.reports, stats.scores), (3, 3));
+    // A commit that fails is the caller's to know, with the exit code of the store.
+    let failed = Command::new(env!("CARGO_BIN_EXE_reef"))
+        .env_clear()
+        .env("FAILPOINTS", "experience::before_commit=return(error)")
+        .arg("--dir")
+        .arg(dir.path())
+        .args(["report", "r1", "--score", "1", "--id", "failed"])
+        .output()
+        .unwrap();
+    let error = fails(&failed, 40);
+    assert!(error.contains("failed while committing"), "{error}");
+    assert!(open(dir.path()).record(None, &id("failed")).unwrap().is_none());
+}

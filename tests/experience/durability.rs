@@ -371,3 +371,34 @@ async fn appends_reports_reads_and_sweeps_go_on_together() {
     assert_eq!(all(&store).len() as u64, stats.exchanges + stats.reports);
     assert!(stats.exchanges > 10 && stats.pruned_records > 0, "{stats:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_crowd_of_large_and_small_writes_all_arrive() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_with(dir.path(), &["a"]).await;
+    let outside = Connection::open(store.path()).unwrap();
+    // Held up, so that all of them wait together and must be told apart into transactions.
+    outside.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let writers: Vec<_> = (0_u32..60)
+        .map(|i| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let size = if i % 3 == 0 { 10 } else { 400_000 };
+                let noise: String = (0..size)
+                    .map(|j: u32| char::from(b'a' + (j.wrapping_mul(2_654_435_761).wrapping_add(i) >> 28) as u8))
+                    .collect();
+                store.append_exchange(exchange("a", &format!("w{i}"), &noise)).await
+            })
+        })
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while store.metrics().queue_depth < 40 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    outside.execute_batch("COMMIT").unwrap();
+    for writer in writers {
+        writer.await.unwrap().unwrap();
+    }
+    assert_eq!(all(&store).len(), 60);
+    assert!(store.metrics().commits > 2);
+}
