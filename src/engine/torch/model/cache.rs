@@ -14,8 +14,13 @@ use crate::engine::models::{ModelConfig, ModelError};
 pub struct KvCache {
     pub(super) layers: Vec<Tensor>,
     lengths: Vec<usize>,
+    /// Leading positions of each slot that hold numbers, whether or not they still mean anything.
+    written: Vec<usize>,
     max_context: usize,
 }
+
+/// Positions zeroed at a time.
+const ZEROED_AT_ONCE: usize = 256;
 
 impl KvCache {
     /// Lays the cache out.
@@ -27,6 +32,7 @@ impl KvCache {
         Ok(Self {
             layers,
             lengths: vec![0; slots],
+            written: vec![0; slots],
             max_context,
         })
     }
@@ -76,12 +82,73 @@ impl KvCache {
         if let Some(length) = self.lengths.get_mut(to) {
             *length = len;
         }
+        self.note_written(to, len);
         Ok(())
+    }
+
+    /// Makes sure that positions `0..len` of the first `slots` slots hold numbers. Memory that nothing was written to may
+    /// read as NaN, and a masked NaN is still one: its weight is zero, and zero times NaN is NaN.
+    pub(super) fn fill(&mut self, slots: usize, len: usize) -> Tensors<()> {
+        let target = len.next_multiple_of(ZEROED_AT_ONCE).min(self.max_context);
+        for slot in 0..slots.min(self.written.len()) {
+            let from = self.written[slot];
+            if from >= len {
+                continue;
+            }
+            for layer in &self.layers {
+                let zero = || {
+                    let rest = layer.f_select(0, size(slot))?;
+                    rest.f_narrow(0, size(from), size(target - from))?.f_zero_()
+                };
+                no_grad(zero).doing("clearing the cache").map(drop)?;
+            }
+            self.written[slot] = target;
+        }
+        Ok(())
+    }
+
+    fn note_written(&mut self, slot: usize, len: usize) {
+        if let Some(written) = self.written.get_mut(slot) {
+            *written = len.max(*written);
+        }
     }
 
     pub(super) fn grow(&mut self, slot: usize, by: usize) {
         if let Some(length) = self.lengths.get_mut(slot) {
             *length += by;
         }
+        self.note_written(slot, self.len(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use crate::engine::models::{synthetic_config, write_synthetic};
+    use crate::engine::torch::model::{ForwardRow, LogitsOf, Model};
+
+    #[test]
+    fn what_memory_held_before_does_not_reach_the_logits() {
+        let dir = tempfile::tempdir().unwrap();
+        write_synthetic(dir.path(), &synthetic_config(), 1).unwrap();
+        let model = Model::load(dir.path(), Kind::Float, tch::Device::Cpu).unwrap();
+        let mut cache = model.new_cache(3, 600).unwrap();
+        for layer in &cache.layers {
+            drop(layer.shallow_clone().fill_(f64::NAN));
+        }
+        let row = |slot, tokens| ForwardRow {
+            slot,
+            tokens,
+            adapter: None,
+            logits: LogitsOf::Last,
+        };
+        let long: Vec<u32> = (1..300).collect();
+        model.forward(&[row(0, &[5, 6]), row(2, &long)], &mut cache).unwrap();
+        let logits = model.forward(&[row(0, &[7]), row(2, &[8])], &mut cache).unwrap().values;
+        assert_eq!(logits.isfinite().all().int64_value(&[]), 1);
+        cache.copy_prefix(2, 1, 10).unwrap();
+        let logits = model.forward(&[row(1, &[7]), row(2, &[8])], &mut cache).unwrap().values;
+        assert_eq!(logits.isfinite().all().int64_value(&[]), 1);
     }
 }

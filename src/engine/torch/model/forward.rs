@@ -121,6 +121,9 @@ impl Model {
     /// On an error the cache holds what it held before.
     pub fn forward(&self, rows: &[ForwardRow<'_>], cache: &mut KvCache) -> Tensors<Logits> {
         let plan = Plan::new(rows, cache, &self.config)?;
+        if let Some((span, longest)) = plan.looked_at_together() {
+            cache.fill(span, longest)?;
+        }
         let out = no_grad(|| self.run(rows, &plan, cache)).doing("running the model")?;
         for row in rows {
             cache.grow(row.slot, row.tokens.len());
@@ -214,6 +217,17 @@ impl<'a> Plan<'a> {
             }
         }
         Ok(plan)
+    }
+
+    /// How many slots the decoding rows look at together and how far; `None` if they are not more than one.
+    fn looked_at_together(&self) -> Option<(usize, usize)> {
+        let slots = &self.slots[..self.n_decode];
+        if slots.len() < 2 {
+            return None;
+        }
+        let span = slots.iter().max().map_or(0, |slot| slot + 1);
+        let longest = self.sequences[..self.n_decode].iter().map(|(first, _)| first + 1).max();
+        Some((span, longest.unwrap_or(0)))
     }
 
     /// Flat indices whose logits are wanted, in the caller's order, and each row's range among them.
