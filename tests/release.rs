@@ -15,7 +15,11 @@ mod crash;
 mod publish;
 #[path = "release/race.rs"]
 mod race;
+#[path = "release/remote.rs"]
+mod remote;
 #[path = "release/rig.rs"]
 mod rig;
 #[path = "release/service.rs"]
 mod service;
+#[path = "release/upkeep.rs"]
+mod upkeep;

@@ -60,6 +60,10 @@ impl From<ReleaseError> for CliError {
                 Exit::Conflict,
                 Some("somebody released in the meantime: look at reef release log, judge again, then repeat"),
             ),
+            ReleaseError::Diverged { .. } => (
+                Exit::Conflict,
+                Some("reef release pull brings what the other side has; --force replaces it with what is here"),
+            ),
             ReleaseError::NotFound { .. } => (Exit::Usage, Some("reef release list shows what there is")),
             ReleaseError::Ambiguous { .. } | ReleaseError::BadContent { .. } | ReleaseError::Program { .. } => {
                 (Exit::Usage, None)

@@ -41,7 +41,7 @@ pub use interruptions::{Interruption, InterruptionReason};
 pub use jobs::{Job, JobStage, NewJob, Progress};
 pub use publications::{BatchUse, OpenIntent, Settlement, UnreleasedStep};
 pub use records::{Order, Record, RecordQuery, RecordRow};
-pub use releases::{ChainEnds, ReleaseRow, ReleaseState, StepQuery, StepRow};
+pub use releases::{ChainEnds, ReleaseRow, ReleaseState, ReleasesWhere, StepQuery, StepRow};
 pub use retention::{Pruned, Retention};
 pub use scenarios::{Scenario, ScenarioCreated};
 pub use store::{Experience, StoreOptions};

@@ -278,20 +278,52 @@ impl Experience {
         .await
     }
 
-    /// Notes that the content of releases is about to go, before it does. Every scenario that has them is told.
-    pub async fn mark_unrestorable(&self, releases: Vec<ReleaseId>) -> Result<(), StoreError> {
+    /// Notes whether the content of releases can be brought back, in every scenario that has them: false before it is
+    /// taken away, true once it is there again.
+    pub async fn mark_restorable(&self, releases: Vec<ReleaseId>, restorable: bool) -> Result<(), StoreError> {
         self.write(Care::Undo, 0, move |tx| {
             let mut statement = tx
                 .conn
-                .prepare_cached("UPDATE release SET restorable = 0 WHERE release_id = ?1")
+                .prepare_cached("UPDATE release SET restorable = ?2 WHERE release_id = ?1")
                 .doing("marking releases")?;
             for release in &releases {
-                statement.execute([release.as_str()]).doing("marking releases")?;
+                statement
+                    .execute(params![release.as_str(), restorable])
+                    .doing("marking releases")?;
             }
             Ok(())
         })
         .await
     }
+
+    /// Releases of all scenarios, archived ones too, in a state, or that cannot be restored.
+    pub fn releases_where(&self, wanted: ReleasesWhere) -> Result<Vec<ReleaseId>, StoreError> {
+        self.read(|conn| {
+            let doing = "reading releases";
+            let sql = match wanted {
+                ReleasesWhere::Decided => "SELECT release_id FROM release WHERE state IN ('promoted', 'rejected')",
+                ReleasesWhere::Unrestorable => "SELECT release_id FROM release WHERE restorable = 0",
+                ReleasesWhere::Promoted => {
+                    "SELECT target FROM release WHERE operation = 'promote' AND target IS NOT NULL"
+                }
+            };
+            let mut statement = conn.prepare_cached(sql).doing(doing)?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0)).doing(doing)?;
+            rows.map(|id| ReleaseId::new(id.doing(doing)?).map_err(StoreError::damaged))
+                .collect()
+        })
+    }
+}
+
+/// Which releases to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleasesWhere {
+    /// Held ones a person has decided on.
+    Decided,
+    /// Those whose content is gone.
+    Unrestorable,
+    /// Those that a promote put in service.
+    Promoted,
 }
 
 fn steps(conn: &Connection, scenario: &ScenarioName, query: &StepQuery) -> Result<Vec<StepRow>, StoreError> {

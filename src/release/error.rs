@@ -18,6 +18,16 @@ pub enum ReleaseError {
         /// What is there.
         actual: Option<ReleaseId>,
     },
+    /// Two repositories went on from one release in different ways.
+    #[error("{remote} has release {found} of scenario {scenario}, which is not a continuation of the chain here")]
+    Diverged {
+        /// The scenario.
+        scenario: ScenarioName,
+        /// The other repository.
+        remote: String,
+        /// Its head.
+        found: ReleaseId,
+    },
     /// No such release or scenario.
     #[error("{what} is not in this repository")]
     NotFound {

@@ -35,11 +35,11 @@ pub struct HeadStamp {
     mtime_ns: i128,
 }
 
-fn alias(scenario: &ScenarioName) -> String {
+pub(super) fn alias(scenario: &ScenarioName) -> String {
     format!("{SCENARIOS}{scenario}/head")
 }
 
-fn branch(scenario: &ScenarioName) -> String {
+pub(super) fn branch(scenario: &ScenarioName) -> String {
     format!("refs/heads/{scenario}")
 }
 
@@ -83,6 +83,15 @@ impl Repository {
     pub fn kept(&self) -> Result<Vec<ReleaseId>, ReleaseError> {
         Ok(self
             .refs(&format!("{RELEASES}*"))?
+            .into_iter()
+            .map(|(_, id)| id)
+            .collect())
+    }
+
+    /// Where all archived chains end.
+    pub(super) fn archived_heads(&self) -> Result<Vec<ReleaseId>, ReleaseError> {
+        Ok(self
+            .refs(&format!("{ARCHIVED}*"))?
             .into_iter()
             .map(|(_, id)| id)
             .collect())

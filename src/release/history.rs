@@ -118,11 +118,11 @@ impl Repository {
         if ancestor == release {
             return Ok(true);
         }
-        match git.graph_descendant_of(oid(release)?, oid(ancestor)?) {
-            Ok(yes) => Ok(yes),
-            Err(error) if error.code() == ErrorCode::NotFound => Ok(false),
-            Err(error) => Err(git_at("walk")(error)),
+        let (later, earlier) = (oid(release)?, oid(ancestor)?);
+        if git.find_commit(later).is_err() || git.find_commit(earlier).is_err() {
+            return Ok(false);
         }
+        git.graph_descendant_of(later, earlier).map_err(git_at("walk"))
     }
 
     /// Whether the repository has this release.

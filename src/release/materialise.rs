@@ -222,7 +222,7 @@ pub(super) enum Blob {
     Large(Pointer),
 }
 
-fn missing(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {
+pub(super) fn missing(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {
     ReleaseError::NotRestorable {
         release: release.clone(),
         reason: format!(

@@ -11,6 +11,7 @@ mod publication;
 mod publish;
 mod publish_error;
 mod publish_recovery;
+mod upkeep;
 mod watch;
 
 pub use catalog::{catalog_row, commit_row};
@@ -18,4 +19,5 @@ pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHand
 pub use drive::{Ask, CONSUMER, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn, Watch, driver_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
+pub use upkeep::Collected;
 pub use watch::{Activate, ServeAsIs};

@@ -35,6 +35,8 @@ pub(super) fn perform(repository: &Repository, plan: &Plan, intent: String) -> R
         source,
     };
     failpoint::hit("release::after_intent").map_err(io)?;
+    // The collector takes nothing between here and the move of the head.
+    let _guard = repository.publication_guard()?;
     let draft = Draft {
         scenario: Some(plan.scenario.clone()),
         operation: plan.settlement.operation,
@@ -49,7 +51,18 @@ pub(super) fn perform(repository: &Repository, plan: &Plan, intent: String) -> R
     for _ in 0..3 {
         let staged = match &plan.bytes {
             Bytes::Directory(dir, components) => repository.stage_directory(dir, components.clone())?,
-            Bytes::Release(release) => repository.stage_release(release)?,
+            Bytes::Release(release) => {
+                if let Some(entry) = repository.missing_object(release)? {
+                    return Err(ReleaseError::NotRestorable {
+                        release: release.clone(),
+                        reason: format!(
+                            "its file {} is no longer here; `reef release pull --objects all` may bring it back",
+                            entry.path
+                        ),
+                    });
+                }
+                repository.stage_release(release)?
+            }
         };
         failpoint::hit("release::after_objects").map_err(io)?;
         let release = repository.commit(&staged, &draft)?;

@@ -342,18 +342,6 @@ impl Publisher {
         operation: Operation,
         note: Option<String>,
     ) -> Result<Published, PublishError> {
-        let id = target.clone();
-        self.blocking(move |repository| match repository.missing_object(&id)? {
-            None => Ok(()),
-            Some(entry) => Err(ReleaseError::NotRestorable {
-                release: id,
-                reason: format!(
-                    "its file {} is no longer here; `reef release pull` may bring it back",
-                    entry.path
-                ),
-            }),
-        })
-        .await?;
         let mut settlement = settlement(operation, Some(head.clone()));
         settlement.base_release_id = Some(head.clone());
         if operation == Operation::Promote {

@@ -138,7 +138,9 @@ impl Publisher {
                 })
                 .await?;
             if active && !known {
+                let release = news.commit.release_id.clone();
                 self.adopt(&scenario, vec![news]).await?;
+                self.notice_promoted(&scenario, &release).await?;
             }
         }
         Ok(())

@@ -159,7 +159,9 @@ impl From<PublishError> for ApiError {
             PublishError::NotHeld { .. } => conflict("release_not_held"),
             PublishError::NeverServed { .. } => conflict("release_never_served"),
             PublishError::Release(ReleaseError::NotFound { .. }) => Self::not_found("unknown_release", text),
-            PublishError::Release(ReleaseError::Conflict { .. }) => conflict("head_moved"),
+            PublishError::Release(ReleaseError::Conflict { .. } | ReleaseError::Diverged { .. }) => {
+                conflict("head_moved")
+            }
             PublishError::Release(ReleaseError::NotRestorable { .. }) => conflict("release_not_restorable"),
             PublishError::Release(ReleaseError::Ambiguous { .. }) => Self::bad_request("ambiguous_release", text),
             error => {

@@ -128,3 +128,26 @@ pub fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     out.sort();
     out
 }
+
+/// Runs the program in `dir` with fail points armed.
+pub fn reef(dir: &Path, failpoints: &str, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_reef"))
+        .args(args)
+        .current_dir(dir)
+        .env("FAILPOINTS", failpoints)
+        .output()
+        .unwrap()
+}
+
+/// As [`reef`] with `--json`, and it must succeed; gives what it printed.
+pub fn reef_json(dir: &Path, args: &[&str]) -> serde_json::Value {
+    let mut args = args.to_vec();
+    args.push("--json");
+    let output = reef(dir, "", &args);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}

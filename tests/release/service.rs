@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::rig::files;
+use crate::rig::{files, reef_json as reef};
 
 /// A running `reef serve` that no request of these tests lets reach its upstream.
 struct Service {
@@ -94,21 +94,6 @@ fn dechunk(mut rest: &[u8]) -> Vec<u8> {
         out.extend_from_slice(&rest[..size]);
         rest = &rest[size + 2..];
     }
-}
-
-fn reef(dir: &Path, args: &[&str]) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_reef"))
-        .args(args)
-        .arg("--json")
-        .current_dir(dir)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn tree(dir: &Path, text: &str) {

@@ -4,8 +4,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
+use super::remote::remote;
 use crate::cli::{CliError, Context, Exit, format};
-use crate::scenario::Published;
+use crate::release::ReleaseError;
+use crate::scenario::{PublishError, Published};
 
 #[derive(Debug, Args)]
 pub(crate) struct PromoteArgs {
@@ -61,7 +63,18 @@ pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, Cl
     let (chain, published) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
         let target = chain.resolve(&args.release)?;
-        let published = chain.publisher.rollback(&chain.scenario, &target, args.note).await?;
+        let tried = chain
+            .publisher
+            .rollback(&chain.scenario, &target, args.note.clone())
+            .await;
+        let published = match (tried, remote(context, None)?) {
+            // What was pruned here may still be there.
+            (Err(PublishError::Release(ReleaseError::NotRestorable { .. })), Some(remote)) => {
+                chain.publisher.restore(remote, target.clone()).await?;
+                chain.publisher.rollback(&chain.scenario, &target, args.note).await?
+            }
+            (tried, _) => tried?,
+        };
         Ok((chain, published))
     })?;
     told(context, &chain, &published)

@@ -2,9 +2,12 @@
 
 mod chain;
 mod decide;
+mod diff;
 mod files;
 mod list;
+mod remote;
 mod show;
+mod upkeep;
 
 use clap::{Args, Subcommand};
 
@@ -25,6 +28,8 @@ enum ReleaseCommand {
     Log(list::ListArgs),
     /// Show what a release consists of and how it came to be
     Show(show::ShowArgs),
+    /// Compare two releases: text line by line, adapters tensor by tensor
+    Diff(diff::DiffArgs),
     /// Put a held release in service
     Promote(decide::PromoteArgs),
     /// Refuse a held release; its evidence is kept
@@ -35,6 +40,14 @@ enum ReleaseCommand {
     Export(files::ExportArgs),
     /// Make a directory a release
     Import(files::ImportArgs),
+    /// Re-hash every release and name what is damaged
+    Verify(upkeep::VerifyArgs),
+    /// Take back the space of content that retention does not keep
+    Gc(upkeep::GcArgs),
+    /// Send chains to a git repository with LFS
+    Push(remote::PushArgs),
+    /// Bring chains from a git repository with LFS
+    Pull(remote::PullArgs),
 }
 
 pub(crate) fn run(context: &Context, args: ReleaseArgs) -> Result<Exit, CliError> {
@@ -47,5 +60,10 @@ pub(crate) fn run(context: &Context, args: ReleaseArgs) -> Result<Exit, CliError
         ReleaseCommand::Rollback(args) => decide::rollback(context, args),
         ReleaseCommand::Export(args) => files::export(context, &args),
         ReleaseCommand::Import(args) => files::import(context, args),
+        ReleaseCommand::Diff(args) => diff::run(context, &args),
+        ReleaseCommand::Verify(args) => upkeep::verify(context, &args),
+        ReleaseCommand::Gc(args) => upkeep::gc(context, &args),
+        ReleaseCommand::Push(args) => remote::push(context, args),
+        ReleaseCommand::Pull(args) => remote::pull(context, args),
     }
 }

@@ -1,0 +1,177 @@
+//! What is done to chains as a whole: collection, verification, moving between repositories. The index learns of it
+//! before content goes and after it came.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::publish::Publisher;
+use super::publish_error::PublishError;
+use crate::domain::{ReleaseId, ScenarioName};
+use crate::experience::{ReleaseState, ReleasesWhere};
+use crate::release::{GcPlan, GcPolicy, Objects, Remote, Transfer, Verified};
+
+/// What a collection did, or would do.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Releases that cannot be restored any more.
+    pub pruned: Vec<ReleaseId>,
+    /// Objects removed.
+    pub objects: u64,
+    /// Their size.
+    pub bytes: u64,
+    /// Temporary files and cached copies removed.
+    pub copies: u64,
+}
+
+impl Publisher {
+    /// Takes back space. Releases that lose content are marked before they do; with `dry_run` nothing happens.
+    pub async fn collect(
+        &self,
+        keep: Option<usize>,
+        grace: Duration,
+        dry_run: bool,
+    ) -> Result<Collected, PublishError> {
+        self.recover().await?;
+        let decided: HashSet<ReleaseId> = self
+            .reading(|experience| experience.releases_where(ReleasesWhere::Decided))
+            .await?
+            .into_iter()
+            .collect();
+        let policy = GcPolicy { keep, decided, grace };
+        let plan: GcPlan = self.blocking(move |repository| repository.plan_gc(&policy)).await?;
+        let collected = Collected {
+            pruned: plan.pruned.clone(),
+            objects: plan.objects,
+            bytes: plan.bytes,
+            copies: plan.copies,
+        };
+        if dry_run {
+            return Ok(collected);
+        }
+        self.inner
+            .experience
+            .mark_restorable(plan.pruned.clone(), false)
+            .await?;
+        crate::sys::failpoint::hit("release::gc_before_delete").map_err(|source| {
+            PublishError::from(crate::release::ReleaseError::Io {
+                action: "collect in",
+                path: self.inner.repository.path().to_path_buf(),
+                source,
+            })
+        })?;
+        self.blocking(move |repository| {
+            repository.collect(plan)?;
+            repository.pack(grace)
+        })
+        .await?;
+        Ok(collected)
+    }
+
+    /// Re-hashes releases, or everything. Blocking.
+    pub fn verify(
+        &self,
+        only: Option<&[ReleaseId]>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Verified, PublishError> {
+        let pruned = self.inner.experience.releases_where(ReleasesWhere::Unrestorable)?;
+        let pruned = pruned.into_iter().collect();
+        Ok(self.inner.repository.verify(only, &pruned, progress)?)
+    }
+
+    /// Sends chains to a remote, with the releases that wait for a decision.
+    pub async fn push(&self, remote: Remote, only: Vec<ScenarioName>, force: bool) -> Result<Transfer, PublishError> {
+        self.recover().await?;
+        let decided: HashSet<ReleaseId> = self
+            .reading(|experience| experience.releases_where(ReleasesWhere::Decided))
+            .await?
+            .into_iter()
+            .collect();
+        self.blocking(move |repository| {
+            let mut scenarios = repository.scenarios()?;
+            if let Some(absent) = only
+                .iter()
+                .find(|name| !scenarios.iter().any(|(found, _)| found == *name))
+            {
+                return Err(crate::release::ReleaseError::NotFound {
+                    what: format!("scenario {absent}"),
+                });
+            }
+            scenarios.retain(|(name, _)| only.is_empty() || only.contains(name));
+            let mut held = Vec::new();
+            for release in repository.kept()? {
+                let of = repository.describe(&release)?.scenario;
+                if !decided.contains(&release) && of.is_some_and(|of| scenarios.iter().any(|(name, _)| *name == of)) {
+                    held.push(release);
+                }
+            }
+            repository.push(&remote, &scenarios, &held, force)
+        })
+        .await
+    }
+
+    /// Brings chains from a remote and indexes them.
+    pub async fn pull(
+        &self,
+        remote: Remote,
+        only: Vec<ScenarioName>,
+        objects: Objects,
+    ) -> Result<Transfer, PublishError> {
+        self.recover().await?;
+        let (transfer, _) = self
+            .blocking(move |repository| repository.pull(&remote, &only, objects))
+            .await?;
+        for moved in &transfer.moved {
+            self.sync(&moved.scenario).await?;
+        }
+        self.adopt_held().await?;
+        self.notice_restored().await?;
+        Ok(transfer)
+    }
+
+    /// Brings back the large files of one release.
+    pub async fn restore(&self, remote: Remote, release: ReleaseId) -> Result<(), PublishError> {
+        self.blocking(move |repository| repository.fetch_objects(&remote, &[release]))
+            .await?;
+        self.notice_restored().await
+    }
+
+    /// Releases marked as gone whose content is here again.
+    async fn notice_restored(&self) -> Result<(), PublishError> {
+        let gone = self
+            .reading(|experience| experience.releases_where(ReleasesWhere::Unrestorable))
+            .await?;
+        let back: Vec<ReleaseId> = self
+            .blocking(move |repository| {
+                let mut back = Vec::new();
+                for release in gone {
+                    if repository.has(&release)? && repository.missing_object(&release)?.is_none() {
+                        back.push(release);
+                    }
+                }
+                Ok(back)
+            })
+            .await?;
+        if !back.is_empty() {
+            self.inner.experience.mark_restorable(back, true).await?;
+        }
+        Ok(())
+    }
+
+    /// Held releases that came from elsewhere after they were promoted there.
+    pub(super) async fn notice_promoted(
+        &self,
+        scenario: &ScenarioName,
+        release: &ReleaseId,
+    ) -> Result<(), PublishError> {
+        let promoted = self
+            .reading(|experience| experience.releases_where(ReleasesWhere::Promoted))
+            .await?;
+        if promoted.contains(release) {
+            self.inner
+                .experience
+                .decide_held(scenario.clone(), release.clone(), ReleaseState::Promoted, None)
+                .await?;
+        }
+        Ok(())
+    }
+}

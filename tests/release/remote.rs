@@ -1,0 +1,306 @@
+//! Moving chains between repositories, and what happens when that is cut short.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::rig::{files, reef, reef_json, stock_ok};
+
+/// A machine with a chain of three releases, and an empty bare repository beside it.
+struct Two {
+    dir: tempfile::TempDir,
+    one: PathBuf,
+    two: PathBuf,
+    remote: String,
+}
+
+impl Two {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        let remote = dir.path().join("remote.git");
+        for path in [&one, &two] {
+            fs::create_dir(path).unwrap();
+        }
+        stock_ok(
+            &dir.path().join("home"),
+            dir.path(),
+            "git",
+            &["init", "-q", "--bare", "remote.git"],
+        );
+        reef_json(&one, &["scenario", "create", "s"]);
+        for n in 0..3 {
+            import(&one, &format!("content {n}"));
+        }
+        Self {
+            one,
+            two,
+            remote: remote.to_str().unwrap().to_owned(),
+            dir,
+        }
+    }
+
+    fn push(&self, from: &Path) -> Output {
+        reef(from, "", &["release", "push", &self.remote, "--json"])
+    }
+
+    fn pull(&self, to: &Path, args: &[&str]) -> Output {
+        let mut all = vec!["release", "pull", self.remote.as_str(), "--json"];
+        all.extend(args);
+        reef(to, "", &all)
+    }
+
+    fn remote_objects(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut dirs = vec![Path::new(&self.remote).join("lfs/objects")];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    dirs.push(path);
+                } else {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+}
+
+fn ok(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn import(dir: &Path, text: &str) -> String {
+    let tree = dir.join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("AGENTS.md"), text).unwrap();
+    fs::write(tree.join("w.safetensors"), text.repeat(1000)).unwrap();
+    reef_json(dir, &["release", "import", "tree"])["release_id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn chain(dir: &Path) -> Vec<String> {
+    let listing = reef_json(dir, &["release", "list", "--all"]);
+    let rows = listing["releases"].as_array().unwrap();
+    rows.iter()
+        .map(|row| row["release_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_second_machine_gets_the_chain_and_both_go_on() {
+    let m = Two::new();
+    import(&m.one, "waiting");
+    let held = reef_json(&m.one, &["release", "rollback", "head~1"])["release_id"].clone();
+    assert!(held.is_string());
+    let held = {
+        fs::write(m.one.join("tree/AGENTS.md"), "for review").unwrap();
+        reef_json(&m.one, &["release", "import", "tree", "--hold"])["release_id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let pushed = ok(&m.push(&m.one));
+    assert_eq!(pushed["moved"][0]["scenario"], "s");
+    assert_eq!(pushed["held"], 1);
+    assert_eq!(ok(&m.push(&m.one))["moved"].as_array().unwrap().len(), 0);
+
+    ok(&m.pull(&m.two, &[]));
+    let (here, there) = (chain(&m.one), chain(&m.two));
+    let without_held = |ids: &[String]| ids.iter().filter(|id| **id != held).cloned().collect::<Vec<_>>();
+    assert_eq!(without_held(&here), without_held(&there));
+    assert!(there.contains(&held));
+    // Only the newest content came along; older content is one more pull away, or comes by itself on rollback.
+    let old = there.last().unwrap();
+    let oldest_with_files = &without_held(&there)[there.len() - 3];
+    assert!(
+        !reef(&m.two, "", &["release", "rollback", oldest_with_files])
+            .status
+            .success()
+    );
+    let back = reef(
+        &m.two,
+        "",
+        &[
+            "release",
+            "rollback",
+            oldest_with_files,
+            "--release.remote",
+            &m.remote,
+            "--json",
+        ],
+    );
+    assert_eq!(ok(&back)["appended"], true);
+    assert!(old.len() == 40);
+    reef_json(&m.two, &["release", "verify"]);
+
+    // The second machine goes on, the first follows.
+    reef_json(&m.two, &["release", "promote", &held]);
+    ok(&m.push(&m.two));
+    ok(&m.pull(&m.one, &["--objects", "all"]));
+    assert_eq!(chain(&m.one)[0], chain(&m.two)[0]);
+    let listing = reef_json(&m.one, &["release", "list", "--held"]);
+    assert_eq!(listing["releases"].as_array().unwrap().len(), 0, "{listing}");
+    // A plain clone of the remote is the artifact.
+    let home = m.dir.path().join("home");
+    stock_ok(
+        &home,
+        m.dir.path(),
+        "git",
+        &["clone", "-q", "-b", "s", &m.remote, "clone"],
+    );
+    let mut cloned = files(&m.dir.path().join("clone"));
+    cloned.retain(|(name, _)| name != "reef-artifact.json" && name != ".gitattributes");
+    reef_json(&m.one, &["release", "export", "head", "out"]);
+    let mut exported = files(&m.one.join("out"));
+    exported.retain(|(name, _)| name != "reef-artifact.json");
+    assert_eq!(cloned, exported);
+}
+
+#[test]
+fn chains_that_went_apart_are_never_overwritten_by_accident() {
+    let m = Two::new();
+    ok(&m.push(&m.one));
+    ok(&m.pull(&m.two, &[]));
+    let theirs = import(&m.two, "theirs");
+    ok(&m.push(&m.two));
+    let ours = import(&m.one, "ours");
+    for refused in [m.push(&m.one), m.pull(&m.one, &[])] {
+        assert_eq!(refused.status.code(), Some(20));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains(&theirs), "{said}");
+    }
+    assert_eq!(chain(&m.one)[0], ours);
+    ok(&reef(&m.one, "", &["release", "push", &m.remote, "--force", "--json"]));
+    let fresh = m.dir.path().join("three");
+    fs::create_dir(&fresh).unwrap();
+    ok(&m.pull(&fresh, &[]));
+    assert_eq!(chain(&fresh)[0], ours);
+}
+
+#[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs the feature failpoints")]
+fn a_push_cut_short_leaves_no_ref_without_its_objects() {
+    let m = Two::new();
+    for (point, is_out) in [
+        ("release::push_after_objects", false),
+        ("release::push_after_refs", true),
+    ] {
+        import(&m.one, point);
+        let killed = reef(
+            &m.one,
+            &format!("{point}=return(kill)"),
+            &["release", "push", &m.remote],
+        );
+        assert_eq!(killed.status.signal(), Some(9));
+        let home = m.dir.path().join("home");
+        let refs = stock_ok(&home, Path::new(&m.remote), "git", &["for-each-ref"]);
+        assert_eq!(refs.contains(&chain(&m.one)[0]), is_out, "{refs}");
+        let fresh = m.dir.path().join(point);
+        fs::create_dir(&fresh).unwrap();
+        if is_out {
+            ok(&m.pull(&fresh, &["--objects", "all"]));
+            reef_json(&fresh, &["release", "verify"]);
+        }
+        ok(&m.push(&m.one));
+        ok(&m.pull(&fresh, &["--objects", "all"]));
+        assert_eq!(chain(&fresh), chain(&m.one));
+        reef_json(&fresh, &["release", "verify"]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs the feature failpoints")]
+fn a_pull_cut_short_moves_nothing_and_can_be_repeated() {
+    let m = Two::new();
+    ok(&m.push(&m.one));
+    ok(&m.pull(&m.two, &[]));
+    let before = chain(&m.two);
+    import(&m.one, "more");
+    ok(&m.push(&m.one));
+    let killed = reef(
+        &m.two,
+        "release::pull_before_refs=return(kill)",
+        &["release", "pull", &m.remote],
+    );
+    assert_eq!(killed.status.signal(), Some(9));
+    assert_eq!(chain(&m.two), before);
+    ok(&m.pull(&m.two, &[]));
+    assert_eq!(chain(&m.two), chain(&m.one));
+}
+
+#[test]
+fn a_pull_whose_objects_are_missing_moves_nothing() {
+    let m = Two::new();
+    ok(&m.push(&m.one));
+    for object in m.remote_objects() {
+        fs::remove_file(object).unwrap();
+    }
+    let refused = m.pull(&m.two, &[]);
+    assert!(!refused.status.success());
+    let listed = reef(&m.two, "", &["release", "list"]);
+    assert!(!listed.status.success(), "no chain came without its objects");
+}
+
+#[test]
+fn hostile_user_configuration_does_not_reach_push_pull_and_gc() {
+    let m = Two::new();
+    let home = m.dir.path().join("hostile");
+    fs::create_dir_all(home.join("hooks")).unwrap();
+    let hook = home.join("hooks/pre-push");
+    fs::write(&hook, "#!/bin/sh\nexit 1\n").unwrap();
+    fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::write(
+        home.join(".gitconfig"),
+        format!(
+            "[core]\n hooksPath = {}/hooks\n autocrlf = true\n[lfs]\n url = http://127.0.0.1:9/nowhere\n\
+             [url \"http://127.0.0.1:9/\"]\n insteadOf = file://\n[push]\n gpgSign = true\n[fetch]\n fsckObjects = maybe\n",
+            home.display()
+        ),
+    )
+    .unwrap();
+    for (dir, args) in [
+        (&m.one, vec!["release", "push", m.remote.as_str()]),
+        (&m.two, vec!["release", "pull", m.remote.as_str(), "--objects", "all"]),
+        (&m.two, vec!["release", "gc", "--grace", "0"]),
+        (&m.two, vec!["release", "verify"]),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_reef"))
+            .args(&args)
+            .current_dir(dir)
+            .env("HOME", &home)
+            .env("XDG_CONFIG_HOME", &home)
+            .env("GIT_DIR", "/nonexistent")
+            .env("GIT_LFS_SKIP_PUSH", "1")
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert_eq!(chain(&m.one), chain(&m.two));
+}
+
+#[test]
+fn a_remote_that_is_not_there_is_said_in_a_line_with_no_credential() {
+    let m = Two::new();
+    let output = reef(
+        &m.one,
+        "",
+        &["release", "push", "http://user:hunter2@127.0.0.1:9/x.git"],
+    );
+    assert_eq!(output.status.code(), Some(30));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("hunter2"), "{said}");
+    let output = reef(&m.one, "", &["release", "push"]);
+    assert_eq!(output.status.code(), Some(2));
+}
