@@ -1,6 +1,7 @@
 //! The commands. To add one: a file with an `Args` struct (its comment is the help) and `run(&Context, Args) ->
 //! Result<Exit, CliError>`, a variant here, and an arm in [`run`]. Keep the variants in alphabetical order.
 
+mod bench;
 mod completions;
 mod config;
 mod docs;
@@ -24,6 +25,8 @@ use super::{CliError, Context, Exit};
 /// Every command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure how fast this machine runs
+    Bench(bench::BenchArgs),
     /// Print a shell completion script
     Completions(completions::CompletionsArgs),
     /// Show what is configured and what can be
@@ -68,6 +71,7 @@ impl Command {
 /// Runs one command.
 pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
     match command {
+        Command::Bench(args) => bench::run(context, args),
         Command::Completions(args) => completions::run(context, args),
         Command::Config(args) => config::run(context, args),
         Command::Docs(args) => docs::run(context, args),

@@ -155,7 +155,7 @@ impl Model {
         };
         let chosen = self.norm(&chosen, &self.weights.norm)?;
         Ok(Logits {
-            values: self.weights.head.apply(&chosen)?.f_to_kind(Kind::Float)?,
+            values: self.weights.head.apply_rows(&chosen, wanted.len())?.f_to_kind(Kind::Float)?,
             rows: ranges,
         })
     }
@@ -346,7 +346,7 @@ impl LayerStep<'_> {
         linear: &Linear,
         part: impl Fn(&ServingLayer) -> Option<&FusedPair>,
     ) -> Result<Tensor, TchError> {
-        let out = linear.apply(x)?;
+        let out = linear.apply_rows(x, self.plan.tokens.len())?;
         for (from, n, adapter) in &self.plan.adapters {
             if let Some(pair) = adapter.layers.get(self.i).and_then(&part) {
                 pair.add_to(&out, x, *from, *n)?;

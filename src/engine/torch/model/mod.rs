@@ -3,6 +3,7 @@
 //! Everything returns an error instead of panicking. A [`Model`], a [`KvCache`] and adapters belong to one thread at a
 //! time; [`Model::shallow_clone`] gives another thread the same storage.
 
+mod bench;
 mod cache;
 mod checkpoint;
 mod forward;
@@ -16,6 +17,7 @@ mod tokenizer;
 mod train;
 mod weights;
 
+pub use bench::{BenchPlan, BenchReport, measure};
 pub use cache::KvCache;
 pub use checkpoint::full_training_bytes;
 pub use forward::{ForwardRow, Logits, LogitsOf, Model};

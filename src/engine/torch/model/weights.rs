@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::tensor::{Doing, Tensors, size};
 use super::tensor_file::TensorFiles;
@@ -11,14 +11,28 @@ use crate::engine::models::{ModelConfig, weight_files};
 /// A projection: `x W^T + b`.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// `[out, in]`.
+    /// `[out, in]`; laid out as [`lay_out`] says.
     pub(crate) weight: Tensor,
     pub(crate) bias: Option<Tensor>,
 }
 
 impl Linear {
-    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor, tch::TchError> {
+    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         x.f_linear(&self.weight, self.bias.as_ref())
+    }
+
+    /// As [`Linear::apply`] for `[rows, in]` without gradients. The library's product of a half-precision matrix with
+    /// one vector reads memory 1.4 times faster than its product of two matrices of which one has a single row.
+    pub(crate) fn apply_rows(&self, x: &Tensor, n_rows: usize) -> Result<Tensor, TchError> {
+        if n_rows != 1 || self.weight.f_kind()? != Kind::BFloat16 || self.weight.device() != Device::Cpu {
+            return self.apply(x);
+        }
+        let out = self.weight.f_mv(&x.f_view(-1)?)?;
+        match &self.bias {
+            Some(bias) => out.f_add(bias)?,
+            None => out,
+        }
+        .f_unsqueeze(0)
     }
 
     fn shallow_clone(&self) -> Self {
@@ -52,7 +66,7 @@ pub(crate) struct HeadNorms {
 
 impl HeadNorms {
     /// One row per head, q first: `[heads + kv heads, head dim]`, so that one product scales them all.
-    pub(crate) fn rows(&self, n_heads: usize, n_kv_heads: usize) -> Result<Tensor, tch::TchError> {
+    pub(crate) fn rows(&self, n_heads: usize, n_kv_heads: usize) -> Result<Tensor, TchError> {
         let rows = |t: &Tensor, n: usize| t.f_unsqueeze(0)?.f_expand([size(n), -1], false);
         Tensor::f_cat(&[rows(&self.q, n_heads)?, rows(&self.k, n_kv_heads)?], 0)
     }
@@ -79,10 +93,11 @@ impl Weights {
         };
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         let embedding = reader.get("model.embed_tokens.weight", &[vocab, hidden])?;
-        let head = if config.tied_embeddings {
-            embedding.shallow_clone()
+        let (embedding, head) = if config.tied_embeddings {
+            let both = lay_out(embedding)?;
+            (both.shallow_clone(), both)
         } else {
-            reader.get("lm_head.weight", &[vocab, hidden])?
+            (embedding, lay_out(reader.get("lm_head.weight", &[vocab, hidden])?)?)
         };
         let layers = (0..config.n_layers).map(|i| reader.layer(i)).collect::<Tensors<_>>()?;
         Ok(Self {
@@ -178,7 +193,7 @@ impl Reader<'_> {
             }
         }
         Ok(Linear {
-            weight: join(weights)?,
+            weight: lay_out(join(weights)?)?,
             bias: bias.then(|| join(biases)).transpose()?,
         })
     }
@@ -190,6 +205,19 @@ impl Reader<'_> {
             k: norm("k")?,
         })
     }
+}
+
+/// The order in memory that products are fastest with. In f32 on a CPU the elements of one input lie together: measured
+/// on the shapes of SmolLM2, decoding one sequence gains a tenth and eight sequences a fifth over the order of the file,
+/// while two lose a quarter. Half precision is faster as it is in the file.
+fn lay_out(weight: Tensor) -> Tensors<Tensor> {
+    if weight.kind() != Kind::Float || weight.device() != Device::Cpu {
+        return Ok(weight);
+    }
+    weight
+        .f_transpose(0, 1)
+        .and_then(|t| t.f_contiguous()?.f_transpose(0, 1))
+        .doing("laying out weights")
 }
 
 fn join(mut parts: Vec<Tensor>) -> Tensors<Tensor> {
