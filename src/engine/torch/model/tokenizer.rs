@@ -180,7 +180,11 @@ impl TextStream {
         let before = tokenizer.decode(&self.context, self.skip_special)?;
         let all: Vec<u32> = self.context.iter().chain(&self.pending).copied().collect();
         let after = tokenizer.decode(&all, self.skip_special)?;
-        Ok(after.get(before.len()..).unwrap_or_default().to_owned())
+        match after.strip_prefix(&before) {
+            Some(more) => Ok(more.to_owned()),
+            // Bytes joined a run that was whole without them and made it broken. What is out stays out.
+            None => tokenizer.decode(&self.pending, self.skip_special),
+        }
     }
 }
 
