@@ -73,6 +73,37 @@ fn a_folder_is_imported_listed_and_shown() {
     assert!(error.contains("reef model list"), "{error}");
 }
 
+/// Without any variable in the environment the program starts itself again with a wait policy, once.
+#[test]
+fn a_model_is_measured_or_the_build_says_why_not() {
+    let dir = tempfile::tempdir().unwrap();
+    write_synthetic(&dir.path().join("tiny"), &synthetic_config(), 1).unwrap();
+    let args = [
+        "bench",
+        "model",
+        "./tiny",
+        "--json",
+        "--tokens",
+        "4",
+        "--prompt",
+        "32",
+        "--repeats",
+        "1",
+        "--batch",
+        "1,3",
+    ];
+    let output = reef(dir.path(), &args);
+    if cfg!(feature = "torch") {
+        let report: Value = serde_json::from_str(&ok(&output)).unwrap();
+        for rate in [&report["prefill"], &report["decode"][0][1], &report["decode"][1][1]] {
+            assert!(rate.as_f64().unwrap() > 0.0, "{report}");
+        }
+        assert_eq!(report["decode"][1][0], 3);
+    } else {
+        assert!(failure(&output, 60).contains("--features torch"));
+    }
+}
+
 /// A server of files that honours ranges and closes the connection after `limit` bytes of body, `breaks` times.
 struct Files {
     address: String,

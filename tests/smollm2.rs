@@ -43,11 +43,19 @@ fn answers_as_transformers_does() {
     assert_eq!(summary.parameters, 134_515_008);
     let model = Model::load(&summary.path, Kind::Float, Device::Cpu).unwrap();
     let tokenizer = Tokenizer::load(&summary.path, model.config()).unwrap();
-    let golden: serde_json::Value =
-        serde_json::from_str(include_str!("fixtures/tokenizers/smollm2-ids.json")).unwrap();
-    for (text, ids) in golden["texts"].as_array().unwrap().iter().zip(golden["ids"].as_array().unwrap()) {
+    let golden: serde_json::Value = serde_json::from_str(include_str!("fixtures/tokenizers/smollm2-ids.json")).unwrap();
+    for (text, ids) in golden["texts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(golden["ids"].as_array().unwrap())
+    {
         let expected: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
-        assert_eq!(tokenizer.encode(text.as_str().unwrap(), false).unwrap(), expected, "{text}");
+        assert_eq!(
+            tokenizer.encode(text.as_str().unwrap(), false).unwrap(),
+            expected,
+            "{text}"
+        );
     }
     let prompt = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
                   <|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n";

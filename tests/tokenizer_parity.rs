@@ -29,7 +29,11 @@ fn config() -> ModelConfig {
 
 fn tokenizer(name: &str) -> Tokenizer {
     let dir = tempfile::tempdir().unwrap();
-    fs::copy(fixtures().join(format!("{name}.json")), dir.path().join("tokenizer.json")).unwrap();
+    fs::copy(
+        fixtures().join(format!("{name}.json")),
+        dir.path().join("tokenizer.json"),
+    )
+    .unwrap();
     Tokenizer::load(dir.path(), &config()).unwrap()
 }
 

@@ -13,6 +13,7 @@ mod exit;
 mod format;
 mod learning;
 mod logging;
+mod openmp;
 mod output;
 mod progress;
 mod publishing;

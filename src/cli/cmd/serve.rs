@@ -9,7 +9,7 @@ use serde_json::json;
 use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::publishing::base_seed;
-use crate::cli::{CliError, Context, Exit, engines, logging};
+use crate::cli::{CliError, Context, Exit, engines, logging, openmp};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
 use crate::scenario::{DirectoryError, ServeAsIs};
@@ -71,6 +71,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     if args.print_config {
         return config::show(context, &settings, false, "");
     }
+    openmp::settle_for(context, &settings)?;
     logging::for_service(context, &settings);
     let engine = engines::build(&settings)?.engine;
     let publisher = context.publisher_of(&settings, Store::Create)?;

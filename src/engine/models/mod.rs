@@ -1,6 +1,7 @@
 //! Models as files: configuration, memory, GGUF import, the directory of installed models. No tensors, so that
 //! `reef model` works in every build.
 
+mod bench;
 mod config;
 mod error;
 pub(crate) mod file;
@@ -12,6 +13,7 @@ mod safetensors_out;
 mod store;
 mod synthetic;
 
+pub use bench::{BenchPlan, BenchReport};
 pub use config::{Architecture, ModelConfig};
 pub use error::ModelError;
 pub use memory::{MemoryEstimate, MemoryPlan};

@@ -3,9 +3,15 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use super::{TorchError, TorchOptions, TorchStatus};
+use super::{Dtype, TorchError, TorchOptions, TorchStatus};
 use crate::domain::{RuntimeLoadId, ScenarioName};
+use crate::engine::models::{BenchPlan, BenchReport, ModelError};
 use crate::engine::{BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard};
+
+/// Always [`ModelError::NotCompiled`].
+pub fn bench_model(_dir: &Path, _dtype: Dtype, _threads: u16, _plan: &BenchPlan) -> Result<BenchReport, ModelError> {
+    Err(ModelError::NotCompiled)
+}
 
 /// Never exists in this build.
 #[derive(Debug, Clone)]

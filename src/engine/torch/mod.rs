@@ -11,7 +11,9 @@ mod serving;
 mod disabled;
 
 #[cfg(not(feature = "torch"))]
-pub use disabled::{TorchEngine, TorchHandle};
+pub use disabled::{TorchEngine, TorchHandle, bench_model};
+#[cfg(feature = "torch")]
+pub use model::bench_model;
 pub use options::{
     ComputeDevice, Dtype, OnSwap, Residency, SamplingDefaults, ToolCallFormat, TorchError, TorchOptions, TorchStatus,
 };

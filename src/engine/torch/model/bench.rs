@@ -1,48 +1,32 @@
 //! How fast a model runs here, beside what the memory of the machine would allow.
 
+use std::path::Path;
 use std::time::Instant;
 
-use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
 use super::cache::KvCache;
 use super::forward::{ForwardRow, LogitsOf, Model};
 use super::tensor::{Doing, Tensors, size};
+use crate::engine::models::{BenchPlan, BenchReport, ModelError};
+use crate::engine::torch::Dtype;
 
-/// What to measure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BenchPlan {
-    /// Numbers of sequences decoded together.
-    pub batches: Vec<usize>,
-    /// Tokens decoded by each sequence.
-    pub n_tokens: usize,
-    /// Length of the prompt that is measured alone, and that each decoding sequence has before it, divided by 8.
-    pub n_prompt: usize,
-    /// Repetitions; the best counts.
-    pub repeats: usize,
+/// Loads a folder and measures it with `threads` threads on this thread; takes seconds to minutes.
+pub fn bench_model(dir: &Path, dtype: Dtype, threads: u16, plan: &BenchPlan) -> Result<BenchReport, ModelError> {
+    if threads == 0 || plan.n_tokens == 0 || plan.n_prompt < 8 || plan.batches.iter().any(|&b| !(1..=64).contains(&b)) {
+        return Err(ModelError::request(
+            "a measurement needs a thread, a token, a prompt of 8 tokens and batches from 1 to 64",
+        ));
+    }
+    tch::set_num_threads(i32::from(threads));
+    let kind = match dtype {
+        Dtype::F32 => Kind::Float,
+        Dtype::Bf16 => Kind::BFloat16,
+    };
+    measure(&Model::load(dir, kind, Device::Cpu)?, plan)
 }
 
-/// What was measured.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BenchReport {
-    /// `float32`, `bfloat16`.
-    pub dtype: String,
-    /// Threads of the tensor library.
-    pub threads: i32,
-    /// Bytes of weights read for one token.
-    pub bytes_per_token: u64,
-    /// Bytes a second that this machine copies out of memory with as many threads.
-    pub copy_bandwidth: f64,
-    /// Tokens a second if decoding alone did nothing but read the weights at that speed.
-    pub bandwidth_limit: f64,
-    /// Tokens a second of the prompt.
-    pub prefill: f64,
-    /// Tokens a second of all sequences together, by their number.
-    pub decode: Vec<(usize, f64)>,
-}
-
-/// Measures; takes seconds to minutes.
-pub fn measure(model: &Model, plan: &BenchPlan) -> Tensors<BenchReport> {
+fn measure(model: &Model, plan: &BenchPlan) -> Tensors<BenchReport> {
     let most = plan.batches.iter().copied().max().unwrap_or(1);
     let context = plan.n_prompt.max(plan.n_prompt / 8 + plan.n_tokens) + 1;
     let mut cache = model.new_cache(most, context)?;
@@ -59,16 +43,31 @@ pub fn measure(model: &Model, plan: &BenchPlan) -> Tensors<BenchReport> {
     for &batch in &plan.batches {
         let mut best = 0.0f64;
         for _ in 0..plan.repeats.max(1) {
-            best = best.max(decode_rate(model, &mut cache, &prompt[..plan.n_prompt / 8], batch, plan.n_tokens)?);
+            best = best.max(decode_rate(
+                model,
+                &mut cache,
+                &prompt[..plan.n_prompt / 8],
+                batch,
+                plan.n_tokens,
+            )?);
         }
         decode.push((batch, best));
     }
     let config = model.config();
-    let lookup = if config.tied_embeddings { 0 } else { (config.vocab_size * config.hidden_size) as u64 };
+    let lookup = if config.tied_embeddings {
+        0
+    } else {
+        (config.vocab_size * config.hidden_size) as u64
+    };
     let bytes_per_token = (config.n_parameters() - lookup) * model.kind().elt_size_in_bytes() as u64;
     let copy_bandwidth = copy_bandwidth()?;
     Ok(BenchReport {
-        dtype: if model.kind() == Kind::BFloat16 { "bfloat16" } else { "float32" }.to_owned(),
+        dtype: if model.kind() == Kind::BFloat16 {
+            "bfloat16"
+        } else {
+            "float32"
+        }
+        .to_owned(),
         threads: tch::get_num_threads(),
         bytes_per_token,
         copy_bandwidth,

@@ -155,7 +155,11 @@ impl Model {
         };
         let chosen = self.norm(&chosen, &self.weights.norm)?;
         Ok(Logits {
-            values: self.weights.head.apply_rows(&chosen, wanted.len())?.f_to_kind(Kind::Float)?,
+            values: self
+                .weights
+                .head
+                .apply_rows(&chosen, wanted.len())?
+                .f_to_kind(Kind::Float)?,
             rows: ranges,
         })
     }

@@ -17,7 +17,7 @@ mod tokenizer;
 mod train;
 mod weights;
 
-pub use bench::{BenchPlan, BenchReport, measure};
+pub use bench::bench_model;
 pub use cache::KvCache;
 pub use checkpoint::full_training_bytes;
 pub use forward::{ForwardRow, Logits, LogitsOf, Model};
