@@ -167,6 +167,17 @@ fn usage_logprobs_and_choices_are_as_asked() {
 }
 
 #[test]
+fn a_compressed_request_is_read() {
+    let (reef, _dir) = serve(&[]);
+    let mut body = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut body, chat(&json!({})).as_bytes()).unwrap();
+    let headers = [("content-encoding", "gzip")];
+    let mut response = reef.post_with(CHAT, &headers, body.finish().unwrap());
+    let text = response.text();
+    assert_eq!(response.status, 200, "{text}");
+}
+
+#[test]
 fn models_and_token_counts_are_told() {
     let (reef, _dir) = serve(&["--inference.model-name", "little"]);
     let models = reef.get("/v1/models").json();
@@ -230,4 +241,13 @@ fn clients_at_once_and_clients_that_leave() {
     let rows = reef.rows().len();
     assert!((8..=11).contains(&rows), "{rows}");
     assert_eq!(reef.post(CHAT, chat(&json!({}))).status, 200);
+    let serving = &reef.status()["serving"]["torch"];
+    assert_eq!(
+        (&serving["running"], &serving["failed_total"]),
+        (&json!(0), &json!(0)),
+        "{serving}"
+    );
+    assert!(reef.metric("reef_engine_generated_tokens_total") >= 160.0);
+    let left = reef.metric("reef_engine_cancelled_total") + reef.metric("reef_engine_finished_total");
+    assert!(left >= 12.0, "{left}");
 }

@@ -114,6 +114,19 @@ pub struct ModelCard {
     pub owned_by: String,
 }
 
+/// One number an engine tells about itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// Its name in status; `reef_engine_<name>` among the metrics.
+    pub name: &'static str,
+    /// What it means.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub counts: bool,
+    /// Its value now.
+    pub value: u64,
+}
+
 /// A boxed future, so that engines of different kinds fit one slot.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -127,6 +140,17 @@ pub trait Engine: Send + Sync {
 
     /// One word for status and logs: `upstream`, `torch`.
     fn kind(&self) -> &'static str;
+
+    /// Whether it reads bodies itself and wants them decoded from their content encoding. A provider gets the client's
+    /// bytes.
+    fn wants_plain_bodies(&self) -> bool {
+        false
+    }
+
+    /// What it tells about itself in status and metrics.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
+    }
 }
 
 /// Removes the headers that belong to one connection, and those that `connection` names.

@@ -72,6 +72,11 @@ pub(super) async fn infer(
         settled: false,
         permit: Some(permit),
     };
+    let body = if state.engine.wants_plain_bodies() {
+        exchange.request.clone()
+    } else {
+        body
+    };
     let reply = call(&mut exchange, &mut parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
     exchange.capture.clone_from(&reply.capture);

@@ -180,6 +180,14 @@ pub(super) fn render(state: &State, stats: &[(String, Stats)]) -> String {
         "Inference requests admitted and not finished.",
         state.admission.active() as f64,
     );
+    for figure in state.engine.figures() {
+        let name = format!("reef_engine_{}", figure.name);
+        if figure.counts {
+            page.counter(&name, figure.help, figure.value);
+        } else {
+            page.gauge(&name, figure.help, figure.value as f64);
+        }
+    }
     page.gauge(
         "reef_open_connections",
         "Client connections open.",

@@ -62,10 +62,7 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
         "last_drain_at": null,
         "preload_errors": {},
         "scenarios": scenarios,
-        "serving": {state.engine.kind(): {
-            "in_flight": state.admission.active(),
-            "open": state.admission.is_open(),
-        }},
+        "serving": {state.engine.kind(): serving(state)},
         "training_job": null,
         "service": {
             "version": env!("CARGO_PKG_VERSION"),
@@ -92,6 +89,17 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
             "interrupted": total.interrupted,
         },
     })))
+}
+
+fn serving(state: &State) -> Value {
+    let mut serving = json!({
+        "in_flight": state.admission.active(),
+        "open": state.admission.is_open(),
+    });
+    for figure in state.engine.figures() {
+        serving[figure.name] = Value::from(figure.value);
+    }
+    serving
 }
 
 fn scenario(handle: &ScenarioHandle, stats: &Stats) -> Value {

@@ -25,7 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Rig {
     pub engine: TorchEngine,
     pub model_dir: PathBuf,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// A finished answer.
@@ -74,8 +74,22 @@ impl Rig {
         Self {
             engine: TorchEngine::start(options).unwrap(),
             model_dir,
-            _dir: dir,
+            dir,
         }
+    }
+
+    /// An engine as the options say.
+    pub fn on(options: TorchOptions) -> Self {
+        Self {
+            model_dir: options.model_dir.clone(),
+            engine: TorchEngine::start(options).unwrap(),
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// Writes an adapter of rank 16 on every projection.
+    pub fn wide_adapter(&self, name: &str, seed: u64) -> PathBuf {
+        self.write_adapter(name, seed, 1e-3, 16, &Target::ALL)
     }
 
     pub fn status(&self) -> TorchStatus {
@@ -89,20 +103,24 @@ impl Rig {
 
     /// Writes an adapter whose `B` factors hold one value everywhere.
     pub fn adapter_with(&self, name: &str, seed: u64, value: f64) -> PathBuf {
-        let model = Model::load(&self.model_dir, Kind::Float, Device::Cpu).unwrap();
+        self.write_adapter(name, seed, value, 4, &[Target::Q, Target::V, Target::Down])
+    }
+
+    fn write_adapter(&self, name: &str, seed: u64, value: f64, rank: usize, targets: &[Target]) -> PathBuf {
         let spec = LoraSpec {
-            rank: 4,
+            rank,
             alpha: 8.0,
             rank_stabilized: false,
-            targets: vec![Target::Q, Target::V, Target::Down],
+            targets: targets.to_vec(),
         };
-        let lora = Lora::init(model.config(), spec, seed, Device::Cpu).unwrap();
+        let config = self.engine.handle().config();
+        let lora = Lora::init(config, spec, seed, Device::Cpu).unwrap();
         for (parameter, tensor) in lora.parameters() {
             if parameter.contains("lora_B") {
                 drop(tch::no_grad(|| tensor.shallow_clone().fill_(value)));
             }
         }
-        let dir = self.model_dir.with_file_name(name);
+        let dir = self.dir.path().join(name);
         lora.save(&dir, "tiny").unwrap();
         dir
     }

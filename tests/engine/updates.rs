@@ -275,3 +275,73 @@ fn whole_models_swap_too() {
         );
     });
 }
+
+/// Times of swaps under eight streams, printed for `scripts/bench/embedded.sh`. Runs where `REEF_BENCH_MODEL` names a
+/// model folder.
+#[test]
+fn bench_swap() {
+    let Some(model) = std::env::var_os("REEF_BENCH_MODEL") else {
+        return;
+    };
+    let mut options = reef::engine::torch::TorchOptions::new(model, "bench");
+    options.max_context = Some(1024);
+    options.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let rig = Arc::new(Rig::on(options));
+    runtime().block_on(async {
+        let dirs = [rig.wide_adapter("a", 1), rig.wide_adapter("b", 2)];
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                let (rig, stop) = (Arc::clone(&rig), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let mut gaps = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let body = chat(&format!("client {n}"), &json!({"max_tokens": 200, "ignore_eos": true, "stream": true}));
+                        let (mut stream, _slot) = rig.begin(&scenario("s"), &body, None).await.unwrap();
+                        let mut last = std::time::Instant::now();
+                        while let Some(piece) = stream.next().await {
+                            piece.unwrap();
+                            gaps.push(last.elapsed().as_secs_f64() * 1e3);
+                            last = std::time::Instant::now();
+                        }
+                    }
+                    gaps
+                })
+            })
+            .collect();
+        let (mut swaps, mut swapped) = (Vec::new(), 0);
+        while swapped < 40 {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            let begin = std::time::Instant::now();
+            match rig.engine.handle().load_adapter(&scenario("s"), &dirs[swapped % 2]).await {
+                Ok(_) => {
+                    swaps.push(begin.elapsed().as_secs_f64() * 1e3);
+                    swapped += 1;
+                }
+                Err(TorchError::NoRoom { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut gaps = Vec::new();
+        for client in clients {
+            gaps.extend(client.await.unwrap());
+        }
+        let quantile = |values: &mut Vec<f64>, q: f64| {
+            values.sort_by(f64::total_cmp);
+            values[((values.len() - 1) as f64 * q) as usize]
+        };
+        let handle = rig.engine.handle();
+        println!(
+            "{}",
+            json!({
+                "measurement": "adapter update under eight streams", "updates": swaps.len(),
+                "load_probe_swap_ms_p50": quantile(&mut swaps, 0.5), "load_probe_swap_ms_p99": quantile(&mut swaps, 0.99),
+                "swap_alone_us_max": handle.status().longest_swap_us,
+                "gap_ms_p50": quantile(&mut gaps, 0.5), "gap_ms_p99": quantile(&mut gaps, 0.99),
+                "failed": handle.status().failed,
+            })
+        );
+        assert_eq!(handle.status().failed, 0);
+    });
+}

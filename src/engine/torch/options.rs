@@ -57,6 +57,8 @@ pub struct TorchStatus {
     pub failed: u64,
     /// Loads swapped in.
     pub swaps: u64,
+    /// The longest the engine's thread took to swap one in, microseconds.
+    pub longest_swap_us: u64,
     /// Loads resident.
     pub residency: Residency,
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::RwLock;
 use tch::{Device, Tensor};
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) cancelled: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) swaps: AtomicU64,
+    pub(crate) longest_swap_us: AtomicU64,
 }
 
 /// Everything the engine thread starts with.
@@ -156,7 +158,11 @@ impl EngineThread {
                 reply,
             } => {
                 // Whoever asked may have stopped waiting; the swap holds all the same.
-                let _gone = reply.send(self.install(&scenario, weights));
+                let begin = Instant::now();
+                let installed = self.install(&scenario, weights);
+                let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.shared.longest_swap_us.fetch_max(took, Ordering::Relaxed);
+                let _gone = reply.send(installed);
             }
             Command::Stop => {}
         }

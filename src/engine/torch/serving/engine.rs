@@ -16,7 +16,7 @@ use super::sequence::{GenerationEvent, Refusal};
 use crate::domain::{Route, RuntimeLoadId};
 use crate::engine::chat::{ReplyMeta, RequestFault, error_body, usage_of_count};
 use crate::engine::torch::{TorchError, TorchOptions};
-use crate::engine::{BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard};
+use crate::engine::{BoxFuture, Engine, EngineError, EngineReply, EngineRequest, Figure, ModelCard};
 use crate::sys::{clock, random};
 
 /// Answers requests with the embedded model.
@@ -164,6 +164,56 @@ impl Engine for TorchEngine {
 
     fn kind(&self) -> &'static str {
         "torch"
+    }
+
+    fn wants_plain_bodies(&self) -> bool {
+        true
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let status = self.handle.status();
+        let loads = status.residency;
+        let now = |name, help, value| Figure {
+            name,
+            help,
+            counts: false,
+            value,
+        };
+        let total = |name, help, value| Figure {
+            name,
+            help,
+            counts: true,
+            value,
+        };
+        vec![
+            now("running", "Answers being generated.", status.running),
+            now("waiting", "Answers waiting for a slot.", status.waiting),
+            now(
+                "loads_resident",
+                "Loads resident beside the base model.",
+                loads.resident as u64,
+            ),
+            now(
+                "loads_draining",
+                "Replaced loads that requests still use.",
+                loads.draining as u64,
+            ),
+            total("prompt_tokens_total", "Prompt tokens computed.", status.prompt_tokens),
+            total(
+                "reused_tokens_total",
+                "Prompt tokens reused from the cache.",
+                status.reused_tokens,
+            ),
+            total("generated_tokens_total", "Tokens generated.", status.generated_tokens),
+            total("finished_total", "Answers finished.", status.finished),
+            total(
+                "cancelled_total",
+                "Answers given up because their client went away.",
+                status.cancelled,
+            ),
+            total("failed_total", "Answers that failed.", status.failed),
+            total("swaps_total", "Loads swapped in.", status.swaps),
+        ]
     }
 }
 

@@ -164,6 +164,7 @@ impl TorchHandle {
             cancelled: read(&shared.cancelled),
             failed: read(&shared.failed),
             swaps: read(&shared.swaps),
+            longest_swap_us: read(&shared.longest_swap_us),
             residency: *shared.residency.read(),
         }
     }
