@@ -1,7 +1,7 @@
 //! Load on the experience store alone: `store_bench FILE [CONNECTIONS] [SECONDS] [BODY_BYTES]`. Each connection appends
 //! one exchange after another and waits for each to be durable, as the gateway does. Prints a line of figures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use reef::domain::{NewExchange, Route, ScenarioName, Tags, Timings, TrainingMode, Turn};
@@ -20,15 +20,15 @@ fn main() -> Result<(), Failure> {
     let (connections, seconds, size) = (number(64)?, number(5)?, number(1024)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(load(
-        file,
+        &file,
         connections,
         Duration::from_secs(seconds),
         usize::try_from(size)?,
     ))
 }
 
-async fn load(file: PathBuf, connections: u64, time: Duration, size: usize) -> Result<(), Failure> {
-    let store = Experience::open(&file, StoreOptions::default())?;
+async fn load(file: &Path, connections: u64, time: Duration, size: usize) -> Result<(), Failure> {
+    let store = Experience::open(file, StoreOptions::default())?;
     let scenario = ScenarioName::new("bench")?;
     store
         .scenario_create(scenario.clone(), TrainingMode::Auto, serde_json::Map::new())

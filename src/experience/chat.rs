@@ -105,10 +105,10 @@ fn answer(map: &mut Map<String, Value>) -> Result<Value, StoreError> {
     for key in ["completion", "response"] {
         match map.shift_remove(key) {
             None => {}
-            Some(Value::String(text)) => return Ok(completion(json!({"role": "assistant", "content": text}))),
+            Some(Value::String(text)) => return Ok(completion(&json!({"role": "assistant", "content": text}))),
             Some(Value::Object(object)) if object.contains_key("choices") => return Ok(Value::Object(object)),
             Some(Value::Object(object)) if object.contains_key("content") || object.contains_key("tool_calls") => {
-                return Ok(completion(Value::Object(object)));
+                return Ok(completion(&Value::Object(object)));
             }
             Some(_) => {
                 return Err(StoreError::invalid(format_args!(
@@ -121,14 +121,14 @@ fn answer(map: &mut Map<String, Value>) -> Result<Value, StoreError> {
         return Err(StoreError::invalid("messages must be a list"));
     };
     match messages.pop() {
-        Some(last) if last.get("role").and_then(Value::as_str) == Some("assistant") => Ok(completion(last)),
+        Some(last) if last.get("role").and_then(Value::as_str) == Some("assistant") => Ok(completion(&last)),
         _ => Err(StoreError::invalid(
             "the example has no answer: end messages with an assistant message, or add `completion`",
         )),
     }
 }
 
-fn completion(message: Value) -> Value {
+fn completion(message: &Value) -> Value {
     json!({"choices": [{"index": 0, "message": message}]})
 }
 
