@@ -256,3 +256,34 @@ fn a_child_whose_parent_dies_stops() {
         0
     );
 }
+
+/// Killed before or after the candidate gets its name: absent or whole, and the next try completes or finds it.
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_child_killed_around_the_rename_leaves_it_whole_or_absent() {
+    let root = tempfile::tempdir().unwrap();
+    write_model(&root.path().join("base"), 16, 1);
+    for (point, there) in [("train::before_rename", false), ("train::after_rename", true)] {
+        let script = root.path().join("child");
+        let text = format!(
+            "#!/bin/sh\nFAILPOINTS='{point}=return(kill)' exec '{}' \"$@\"\n",
+            env!("CARGO_BIN_EXE_reef")
+        );
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let name = point.replace(':', "-");
+        let job = job(root.path(), &name, 2, 4);
+        let dying = Backend::Process { program: script };
+        let error = dying.run(&job, &Control::default(), &mut |_| {}).unwrap_err();
+        assert!(
+            matches!(&error, TrainError::Process { fate, .. } if fate == "was killed by signal 9"),
+            "{error}"
+        );
+        assert_eq!(job.output.exists(), there, "{point}");
+        let result = trained(process().run(&job, &Control::default(), &mut |_| {}).unwrap());
+        assert_eq!(result.reused, there, "{point}");
+        let parts = std::fs::read_dir(root.path().join("work")).unwrap();
+        let left = parts.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().contains(".part-"));
+        assert_eq!(left.count(), 0, "{point}");
+    }
+}

@@ -532,3 +532,109 @@ fn what_cannot_fit_or_be_read_is_refused_before_anything_runs() {
     };
     assert!(refuse(place.job(1, None, clipped)).contains("w_pack"));
 }
+
+/// Loss, gradient norm and every parameter after three steps, against PyTorch + peft + torch.optim.AdamW
+/// (`scripts/golden/train_step.py`).
+#[test]
+fn three_steps_equal_peft() {
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        rows: Vec<GoldenRow>,
+        losses: Vec<f64>,
+        norms: Vec<f64>,
+    }
+    #[derive(serde::Deserialize)]
+    struct GoldenRow {
+        prompt: Vec<u32>,
+        response: Vec<u32>,
+        mask: Vec<u8>,
+    }
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/training");
+    let golden: Golden = serde_json::from_slice(&std::fs::read(fixtures.join("step.json")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut s = settings(
+        objective("sft", json!({"epochs": 3})),
+        Method::Lora {
+            rank: 4,
+            alpha: 8.0,
+            targets: [
+                "q_proj",
+                "k_proj",
+                "v_proj",
+                "o_proj",
+                "gate_proj",
+                "up_proj",
+                "down_proj",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            seed: 0,
+        },
+    );
+    s.optimizer = OptimizerSettings {
+        learning_rate: 0.01,
+        beta2: 0.95,
+        epsilon: 1e-6,
+        weight_decay: 0.05,
+        max_grad_norm: 0.5,
+        ..OptimizerSettings::default()
+    };
+    let rows = golden
+        .rows
+        .iter()
+        .map(|row| TrainRow {
+            sources: vec![RecordId::new("r").unwrap()],
+            prompt: row.prompt.clone(),
+            response: row.response.clone(),
+            loss_mask: row.mask.iter().map(|m| *m == 1).collect(),
+            action_mask: None,
+            log_probs: None,
+            temperature: 1.0,
+            reward: None,
+            group: None,
+            spans: Vec::new(),
+            truncated: false,
+        })
+        .collect();
+    let job = StepJob {
+        step: 1,
+        batch: TrainBatch { rows, ..batch() },
+        base: fixtures.join("base"),
+        base_name: "tiny".into(),
+        parent: Some(fixtures.join("before")),
+        output: dir.path().join("candidate"),
+        settings: s,
+    };
+    let result = trained(run(&Trainer::new(), &job));
+    let loss = golden.losses.iter().sum::<f64>() / 3.0;
+    let norm = golden.norms.iter().copied().fold(0.0, f64::max);
+    assert!(
+        (result.metrics["loss"] - loss).abs() < 1e-5 * loss,
+        "{:?}",
+        result.metrics
+    );
+    assert!(
+        (result.metrics["grad_norm"] - norm).abs() < 1e-5 * norm,
+        "{:?}",
+        result.metrics
+    );
+    let read = |dir: &Path| {
+        crate::train::tensors::read(&dir.join("adapter_model.safetensors"))
+            .unwrap()
+            .tensors
+    };
+    let (got, want, before) = (
+        read(&result.candidate),
+        read(&fixtures.join("after")),
+        read(&fixtures.join("before")),
+    );
+    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
+    for (name, tensor) in &want {
+        let moved = (tensor - &before[name]).abs().max().double_value(&[]);
+        let error = (&got[name] - tensor).abs().max().double_value(&[]);
+        assert!(
+            moved > 5e-3 && error < 1e-3 * moved,
+            "{name}: moved {moved}, off by {error}"
+        );
+    }
+}
