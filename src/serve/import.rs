@@ -17,7 +17,7 @@ use crate::experience::{Envelope, EnvelopeItem};
 use crate::scenario::OnMissing;
 
 /// Imports one record.
-pub(super) async fn one(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn one(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Response<ReplyBody>, ApiError> {
     let (scenario, body) = receive(state, request).await?;
     let envelope = Envelope::from_contract(&scenario, Value::Object(object(&body)?))?;
     let receipts = store(state, &scenario, vec![envelope]).await?;
@@ -25,7 +25,7 @@ pub(super) async fn one(state: &Arc<State>, request: Request<Incoming>) -> Resul
 }
 
 /// Imports many records, all or none; a report may cite an exchange before it in the list.
-pub(super) async fn many(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn many(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Response<ReplyBody>, ApiError> {
     let (scenario, body) = receive(state, request).await?;
     let mut fields = object(&body)?;
     let items = match fields.remove("records") {
@@ -55,7 +55,10 @@ pub(super) async fn many(state: &Arc<State>, request: Request<Incoming>) -> Resu
     Ok(json(StatusCode::OK, &json!({"records": receipts})))
 }
 
-async fn receive(state: &Arc<State>, request: Request<Incoming>) -> Result<(ScenarioName, bytes::Bytes), ApiError> {
+async fn receive(
+    state: &Arc<State>,
+    request: Request<&mut Incoming>,
+) -> Result<(ScenarioName, bytes::Bytes), ApiError> {
     let (parts, incoming) = request.into_parts();
     let scenario = headers::scenario(&parts.headers)?;
     let body = receive::body(incoming, super::SMALL_BODY, state.options.client_timeout).await?;

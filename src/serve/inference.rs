@@ -33,7 +33,7 @@ const QUOTED: usize = 400;
 pub(super) async fn infer(
     state: &Arc<State>,
     route: Route,
-    request: Request<Incoming>,
+    request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let clock = Stopwatch::start();
     let (mut parts, incoming) = request.into_parts();

@@ -9,8 +9,12 @@ use hyper::body::{Body, Incoming};
 
 use super::error::ApiError;
 
+/// The longest a refused request's body is read for.
+const DISCARDING: Duration = Duration::from_secs(10);
+const MOST_DISCARDED: usize = 256 * 1024 * 1024;
+
 /// Reads a body of at most `limit` bytes, waiting at most `patience` for each part.
-pub(super) async fn body(mut body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, ApiError> {
+pub(super) async fn body(body: &mut Incoming, limit: usize, patience: Duration) -> Result<Bytes, ApiError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(too_large(limit));
@@ -49,6 +53,21 @@ pub(super) async fn body(mut body: Incoming, limit: usize, patience: Duration) -
         }
     }
     Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+/// Reads what is left of a body nobody wants, up to a limit: closing a connection with unread bytes would reset it, and
+/// the client would never see why it was refused.
+pub(super) async fn discard(body: &mut Incoming) {
+    let mut left = MOST_DISCARDED;
+    let all = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _late = tokio::time::timeout(DISCARDING, all).await;
 }
 
 fn too_large(limit: usize) -> ApiError {

@@ -75,7 +75,7 @@ pub(super) async fn decide(
     state: &Arc<State>,
     name: &ScenarioName,
     decision: &str,
-    request: Request<Incoming>,
+    request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let mut fields = body(state, request).await?;
     let mut text = |field: &'static str| match fields.remove(field) {

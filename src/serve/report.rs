@@ -16,7 +16,10 @@ use crate::experience::parse_report;
 use crate::scenario::OnMissing;
 
 /// Stores a report.
-pub(super) async fn report(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn report(
+    state: &Arc<State>,
+    request: Request<&mut Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
     let (parts, incoming) = request.into_parts();
     let scenario = headers::scenario(&parts.headers)?;
     let body = receive::body(incoming, state.options.max_body_bytes, state.options.client_timeout).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::header::{ALLOW, HeaderValue};
+use http::header::{ALLOW, EXPECT, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -11,6 +11,7 @@ use serde_json::json;
 use super::cors::{self, Verdict};
 use super::error::ApiError;
 use super::query::decode;
+use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
 use super::{import, inference, models, records, releases, report, scenarios, status};
@@ -19,6 +20,10 @@ use crate::domain::{Route, ScenarioName};
 /// Answers one request; every error becomes a response in the dialect of its route.
 pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Response<ReplyBody> {
     let route = Route::from_path(request.uri().path());
+    let (parts, mut body) = request.into_parts();
+    // A client that waits to be asked for the body has sent none.
+    let sent = !parts.headers.contains_key(EXPECT);
+    let request = Request::from_parts(parts, &mut body);
     let (result, origin) = match cors::check(&state.options.console_origins, &request) {
         Ok(Verdict::Plain) => (answer(state, route, request).await, None),
         Ok(Verdict::Allowed(origin)) => (answer(state, route, request).await, Some(origin)),
@@ -38,13 +43,16 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
         cors::allow(response.headers_mut(), origin);
     }
     state.metrics.responded(route, response.status());
+    if sent && !response.status().is_success() {
+        receive::discard(&mut body).await;
+    }
     response
 }
 
 async fn answer(
     state: &Arc<State>,
     route: Option<Route>,
-    request: Request<Incoming>,
+    request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
     if request.uri().path() == "/healthz" && matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(status::healthz(state));
@@ -60,7 +68,7 @@ async fn answer(
 }
 
 /// Every route that is not inference. Later rooms add theirs here.
-async fn ours(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Response<ReplyBody>, ApiError> {
     let method = request.method().clone();
     let uri = request.uri().clone();
     let path = uri.path().trim_end_matches('/');

@@ -46,7 +46,10 @@ pub(super) fn row(handle: &ScenarioHandle, stats: &Stats) -> Value {
 }
 
 /// `POST /reef/scenarios`
-pub(super) async fn create(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn create(
+    state: &Arc<State>,
+    request: Request<&mut Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
     let mut fields = body(state, request).await?;
     let name = match fields.remove("scenario").or_else(|| fields.remove("name")) {
         Some(Value::String(name)) => ScenarioName::new(name.trim())?,
@@ -84,7 +87,7 @@ pub(super) async fn create(state: &Arc<State>, request: Request<Incoming>) -> Re
 pub(super) async fn update(
     state: &Arc<State>,
     name: &ScenarioName,
-    request: Request<Incoming>,
+    request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let mut fields = body(state, request).await?;
     let mode = mode(&mut fields)?;
@@ -128,7 +131,7 @@ pub(super) async fn existing(state: &Arc<State>, name: &ScenarioName) -> Result<
     Ok(state.directory.resolve(name, OnMissing::Refuse, None).await?)
 }
 
-pub(super) async fn body(state: &Arc<State>, request: Request<Incoming>) -> Result<Map<String, Value>, ApiError> {
+pub(super) async fn body(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Map<String, Value>, ApiError> {
     let bytes = receive::body(request.into_body(), super::SMALL_BODY, state.options.client_timeout).await?;
     object(&bytes)
 }

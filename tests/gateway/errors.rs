@@ -1,5 +1,6 @@
 //! Failures of every kind: the right status, the route's own envelope, an honest type, and retries only where they are safe.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -345,4 +346,36 @@ fn more_requests_than_the_service_takes_are_refused_and_may_come_again() {
     }
     reef.wait_until_idle();
     assert_eq!(reef.post("/v1/messages", "{}").status, 200);
+}
+
+#[test]
+fn a_refusal_is_seen_also_by_a_client_that_is_still_sending() {
+    let upstream = Upstream::always(answer(200, "application/json", "{}"));
+    let reef = Reef::start(&upstream.url(), &["--reef.token", "tok", "--reef.max-body", "1MiB"]);
+    let body = format!("{{\"pad\":\"{}\"}}", "x".repeat(6 << 20));
+    for (token, status) in [("no", 401), ("tok", 413)] {
+        // Sent in full before the answer is looked at; the connection must not be reset meanwhile, and goes on.
+        let mut stream = std::net::TcpStream::connect(reef.address).unwrap();
+        let head = format!(
+            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-reef-scenario: s\r\nx-api-key: {token}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        for _ in 0..2 {
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(body.as_bytes()).unwrap();
+            let mut seen = Vec::new();
+            while !String::from_utf8_lossy(&seen).ends_with("}}") {
+                let mut buffer = [0; 4096];
+                let n = stream.read(&mut buffer).unwrap();
+                assert!(n > 0, "{}", String::from_utf8_lossy(&seen));
+                seen.extend_from_slice(&buffer[..n]);
+            }
+            assert!(
+                seen.starts_with(format!("HTTP/1.1 {status}").as_bytes()),
+                "{}",
+                String::from_utf8_lossy(&seen)
+            );
+        }
+    }
+    assert!(upstream.seen().is_empty());
 }
