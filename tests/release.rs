@@ -7,6 +7,8 @@
     reason = "a failed test may panic"
 )]
 
+#[path = "release/bench.rs"]
+mod bench;
 #[path = "release/chain.rs"]
 mod chain;
 #[path = "release/crash.rs"]

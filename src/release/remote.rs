@@ -247,16 +247,20 @@ impl Repository {
         let mut wanted = Vec::new();
         for (name, theirs) in chains {
             let ours = self.head(&name)?;
+            if objects == Objects::All {
+                wanted.extend(
+                    self.chain(&theirs, None, usize::MAX)?
+                        .into_iter()
+                        .map(|commit| commit.release_id),
+                );
+            }
             match &ours {
                 Some(ours) if self.is_ancestor(&theirs, ours)? => transfer.unmoved.push(name),
                 Some(ours) if !self.is_ancestor(ours, &theirs)? => return Err(diverged(&name, remote, &theirs)),
                 _ => {
                     // A chain that is not made of releases is refused before anything moves.
-                    let chain = self.chain(&theirs, ours.as_ref(), usize::MAX)?;
-                    match objects {
-                        Objects::Heads => wanted.push(theirs.clone()),
-                        Objects::All => wanted.extend(chain.into_iter().map(|commit| commit.release_id)),
-                    }
+                    self.chain(&theirs, ours.as_ref(), usize::MAX)?;
+                    wanted.push(theirs.clone());
                     moves.push((name, ours, theirs));
                 }
             }

@@ -1,62 +1,97 @@
 //! The catalog of a scenario's steps as scripts and clients read it: one shape for `reef release list --json` and for
 //! `GET /reef/scenarios/{scenario}/releases`.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::domain::{Operation, ReleaseId};
+use crate::domain::{BatchId, ContentId, Operation, ReleaseId};
 use crate::experience::{ReleaseState, StepRow};
 use crate::sys::clock;
 
-/// One row. `head` is what the scenario serves.
-pub fn catalog_row(step: &StepRow, head: Option<&ReleaseId>) -> Value {
+/// One row. It borrows, so that a chain of ten thousand releases is listed without building ten thousand trees.
+#[derive(Debug, Serialize)]
+pub struct CatalogRow<'a> {
+    step: u64,
+    release_id: &'a ReleaseId,
+    parent_release_id: Option<&'a ReleaseId>,
+    content_id: &'a ContentId,
+    content_kind: &'static str,
+    checkpoint: bool,
+    restorable: bool,
+    recorded_at: Option<f64>,
+    operation: Operation,
+    outcome: &'a str,
+    state: &'a str,
+    current: bool,
+    kind: &'a str,
+    bytes: u64,
+    sequence: u64,
+    record_progress: Progress,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollback_target_release_id: Option<&'a ReleaseId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promoted_release_id: Option<&'a ReleaseId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<&'a Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_id: Option<&'a BatchId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_release_id: Option<&'a ReleaseId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Progress {
+    high_water_sequence: i64,
+    high_water_offset: u32,
+}
+
+impl CatalogRow<'_> {
+    /// Whether this row's release is the one in service.
+    pub fn is_current(&self) -> bool {
+        self.current
+    }
+}
+
+/// The row of a step. `head` is what the scenario serves.
+pub fn catalog_row<'a>(step: &'a StepRow, head: Option<&ReleaseId>) -> CatalogRow<'a> {
     let release = &step.release;
     let made = matches!(step.outcome.as_str(), "released" | "held");
-    let current = made && head == Some(&release.release_id);
-    let mut row = json!({
-        "step": step.step,
-        "release_id": release.release_id,
-        "parent_release_id": release.parent,
-        "content_id": release.content_id,
-        "content_kind": "saved_artifact",
-        "checkpoint": true,
-        "restorable": release.restorable,
-        "recorded_at": (step.operation != Operation::Creation).then(|| clock::seconds(step.at_us)),
-        "operation": step.operation,
-        "outcome": step.outcome,
-        "state": if made { release.state.as_str() } else { step.outcome.as_str() },
-        "current": current,
-        "kind": release.kind,
-        "bytes": release.bytes,
-        "sequence": release.sequence,
-        "record_progress": {"high_water_sequence": step.high_water, "high_water_offset": 0},
-    });
-    if let Value::Object(row) = &mut row {
-        let mut put = |name: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                row.insert(name.to_owned(), value);
-            }
-        };
-        let target = |operation| {
-            (made && step.operation == operation)
-                .then(|| release.target.as_ref().map(|t| json!(t)))
-                .flatten()
-        };
-        put("rollback_target_release_id", target(Operation::Rollback));
-        put("promoted_release_id", target(Operation::Promote));
-        put(
-            "pending",
-            (made && release.state == ReleaseState::Held).then(|| json!(true)),
-        );
-        put(
-            "metrics",
-            (!step.metrics.is_empty()).then(|| Value::Object(step.metrics.clone())),
-        );
-        put("reason", step.reason.as_ref().map(|r| json!(r)));
-        put("batch_id", step.batch_id.as_ref().map(|b| json!(b)));
-        put("base_release_id", step.base_release_id.as_ref().map(|b| json!(b)));
-        put("note", release.note.as_ref().filter(|_| made).map(|n| json!(n)));
+    let target = |operation| release.target.as_ref().filter(|_| made && step.operation == operation);
+    CatalogRow {
+        step: step.step,
+        release_id: &release.release_id,
+        parent_release_id: release.parent.as_ref(),
+        content_id: &release.content_id,
+        content_kind: "saved_artifact",
+        checkpoint: true,
+        restorable: release.restorable,
+        recorded_at: (step.operation != Operation::Creation).then(|| clock::seconds(step.at_us)),
+        operation: step.operation,
+        outcome: &step.outcome,
+        state: if made { release.state.as_str() } else { &step.outcome },
+        current: made && head == Some(&release.release_id),
+        kind: &release.kind,
+        bytes: release.bytes,
+        sequence: release.sequence,
+        record_progress: Progress {
+            high_water_sequence: step.high_water,
+            high_water_offset: 0,
+        },
+        rollback_target_release_id: target(Operation::Rollback),
+        promoted_release_id: target(Operation::Promote),
+        pending: (made && release.state == ReleaseState::Held).then_some(true),
+        metrics: Some(&step.metrics).filter(|metrics| !metrics.is_empty()),
+        reason: step.reason.as_deref(),
+        batch_id: step.batch_id.as_ref(),
+        base_release_id: step.base_release_id.as_ref(),
+        note: release.note.as_deref().filter(|_| made),
     }
-    row
 }
 
 /// One row of the commit history (`GET /reef/scenarios/{scenario}/commits`).

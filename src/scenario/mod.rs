@@ -14,7 +14,7 @@ mod publish_recovery;
 mod upkeep;
 mod watch;
 
-pub use catalog::{catalog_row, commit_row};
+pub use catalog::{CatalogRow, catalog_row, commit_row};
 pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
 pub use drive::{Ask, CONSUMER, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn, Watch, driver_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,7 +24,7 @@ use crate::domain::{ReleaseId, ScenarioName};
 use crate::engine::EngineError;
 use crate::experience::StepQuery;
 use crate::release::{Manifest, ReleaseError, Selector};
-use crate::scenario::{PublishError, catalog_row};
+use crate::scenario::{CatalogRow, PublishError, catalog_row};
 
 /// Bytes read from a file at a time.
 const CHUNK: usize = 256 * 1024;
@@ -47,16 +48,26 @@ pub(super) async fn list(
     let handle = existing(state, name).await?;
     let head = handle.head_sync().head;
     let scenario = name.clone();
-    let releases = state
+    let body = state
         .read(move |experience| {
+            #[derive(Serialize)]
+            struct Listing<'a> {
+                scenario: &'a ScenarioName,
+                releases: Vec<CatalogRow<'a>>,
+            }
             let steps = experience.steps(&scenario, &wanted)?;
-            Ok(steps
-                .iter()
-                .map(|step| catalog_row(step, Some(&head)))
-                .collect::<Vec<Value>>())
+            let releases = steps.iter().map(|step| catalog_row(step, Some(&head))).collect();
+            let listing = Listing {
+                scenario: &scenario,
+                releases,
+            };
+            Ok(serde_json::to_vec(&listing))
         })
-        .await?;
-    Ok(json_private(&json!({"scenario": name, "releases": releases})))
+        .await?
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()))?;
+    let mut response = json_private(&Value::Null);
+    *response.body_mut() = ReplyBody::full(body);
+    Ok(response)
 }
 
 /// `GET /reef/scenarios/{scenario}/releases/{release}`: its manifest.

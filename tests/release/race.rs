@@ -147,7 +147,7 @@ async fn a_reader_sees_only_the_old_or_the_new_release_while_one_is_promoted() {
         let steps = publisher.experience().steps(&s, &Default::default()).unwrap();
         let current = steps
             .iter()
-            .filter(|step| reef::scenario::catalog_row(step, Some(&head))["current"] == true)
+            .filter(|step| reef::scenario::catalog_row(step, Some(&head)).is_current())
             .count();
         assert_eq!(current, 1);
     }

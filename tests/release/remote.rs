@@ -54,8 +54,16 @@ impl Two {
     }
 
     fn remote_objects(&self) -> Vec<PathBuf> {
+        Self::objects_in(Path::new(&self.remote))
+    }
+
+    fn objects_of(&self, machine: &Path) -> usize {
+        Self::objects_in(&machine.join(".reef/artifacts.git")).len()
+    }
+
+    fn objects_in(repository: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        let mut dirs = vec![Path::new(&self.remote).join("lfs/objects")];
+        let mut dirs = vec![repository.join("lfs/objects")];
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).into_iter().flatten() {
                 let path = entry.unwrap().path();
@@ -234,6 +242,10 @@ fn a_pull_cut_short_moves_nothing_and_can_be_repeated() {
     assert_eq!(chain(&m.two), before);
     ok(&m.pull(&m.two, &[]));
     assert_eq!(chain(&m.two), chain(&m.one));
+    // Older content can still be asked for when no chain moves.
+    let before = m.objects_of(&m.two);
+    assert_eq!(ok(&m.pull(&m.two, &["--objects", "all"]))["objects"], 4 - before);
+    assert_eq!(m.objects_of(&m.two), 4);
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn made_release(step: &StepRow) -> bool {
 fn state(step: &StepRow) -> &str {
     match step.outcome.as_str() {
         "held" => step.release.state.as_str(),
-        "released" if !step.release.restorable => "pruned",
+        "released" if !step.release.restorable => "absent",
         other => other,
     }
 }

@@ -106,7 +106,9 @@ fn told(context: &Context, what: &str, remote: &str, transfer: &Transfer) -> Res
             format::short(moved.to.as_str())
         ));
     }
-    if transfer.moved.is_empty() && transfer.held == 0 {
+    if transfer.moved.is_empty() && transfer.unmoved.is_empty() && transfer.held == 0 {
+        output.note(&format!("there are no chains to move ({remote})"));
+    } else if transfer.moved.is_empty() && transfer.held == 0 && transfer.objects == 0 {
         output.note("everything is up to date");
     } else {
         output.note(&format!(

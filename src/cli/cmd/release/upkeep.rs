@@ -73,7 +73,7 @@ pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliEr
         )?;
     } else if whole {
         output.note(&format!(
-            "{} releases are whole: {} files, {} hashed, {} releases pruned by retention",
+            "{} releases are whole: {} files, {} hashed; the large files of {} releases are not here",
             verified.releases,
             verified.files,
             format::bytes(verified.bytes),
