@@ -51,6 +51,13 @@ impl CliError {
         self
     }
 
+    /// Puts the place of the fault before the message.
+    #[must_use]
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.message.insert_str(0, place);
+        self
+    }
+
     /// The reader of a pipe went away. Not an error, but there is no one left to work for.
     pub(crate) fn broken_pipe() -> Self {
         Self {

@@ -23,7 +23,20 @@ pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
         .as_ref()
         .and_then(|file| file.parent())
         .map_or_else(|| settings.directory.clone(), |parent| settings.directory.join(parent));
-    Ok(Some(Recipe::resolve(reference, &config, &directory)?))
+    match Recipe::resolve(reference, &config, &directory) {
+        Ok(recipe) => Ok(Some(recipe)),
+        Err(error) => {
+            let place = match &error {
+                RecipeError::Setting { key, .. } | RecipeError::Value { key, .. } => {
+                    settings.recipe.config.source_of(key)
+                }
+                RecipeError::Unknown { .. } => Some(&settings.source("recipe.implementation")),
+                RecipeError::Read { .. } | RecipeError::Syntax { .. } => None,
+            };
+            let place = place.map(|source| format!("{source}: ")).unwrap_or_default();
+            Err(CliError::from(error).at(&place))
+        }
+    }
 }
 
 /// The recipe, or an error that says how to name one.

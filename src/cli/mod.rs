@@ -17,6 +17,7 @@ mod openmp;
 mod output;
 mod progress;
 mod publishing;
+mod running;
 mod table;
 
 pub use exit::{EXIT_CODES, Exit};
@@ -35,13 +36,13 @@ use output::Output;
 pub fn main() -> ExitCode {
     crate::sys::failpoint::arm_from_env();
     let argv: Vec<OsString> = std::env::args_os().collect();
-    ExitCode::from(run(argv).code())
+    ExitCode::from(run(&argv).code())
 }
 
-fn run(argv: Vec<OsString>) -> Exit {
-    let (argv, overrides) = match dotted::split(argv.clone()) {
+fn run(argv: &[OsString]) -> Exit {
+    let (argv, overrides) = match dotted::split(argv.to_vec()) {
         Ok(split) => split,
-        Err(error) => return report(&early_output(&argv), &error),
+        Err(error) => return report(&early_output(argv), &error),
     };
     let cli = match Cli::command()
         .try_get_matches_from(&argv)

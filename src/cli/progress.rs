@@ -66,11 +66,6 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// How long the work has taken.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
     fn style(&self) -> ProgressStyle {
         let template = if self.total.is_some() {
             "{prefix} {wide_bar} {human_pos}/{human_len} {eta} {msg}"

@@ -114,6 +114,11 @@ impl Table {
         self.0.as_ref().map_or_else(|| json!({}), Node::to_json)
     }
 
+    /// Where an entry stands.
+    pub fn source_of(&self, key: &str) -> Option<&super::Source> {
+        self.0.as_ref()?.at(key).map(Node::source)
+    }
+
     /// One entry as JSON, whichever way its key is spelled.
     pub fn get(&self, key: &str) -> Option<Json> {
         self.0.as_ref()?.get(key).map(Node::to_json)

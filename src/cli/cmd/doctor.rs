@@ -274,7 +274,7 @@ fn file_system(path: &Path) -> Vec<Finding> {
         (0x0102_1997, "9P"),
     ];
     if let Ok(kind) = rustix::fs::statfs(path) {
-        let magic = i64::from(kind.f_type) & 0xffff_ffff;
+        let magic = kind.f_type & 0xffff_ffff;
         if let Some((_, name)) = NETWORK.iter().find(|(number, _)| *number == magic) {
             findings.push(bad(
                 "file system",

@@ -1,6 +1,11 @@
 //! The commands. To add one: a file with an `Args` struct (its comment is the help) and `run(&Context, Args) ->
 //! Result<Exit, CliError>`, a variant here, and an arm in [`run`]. Keep the variants in alphabetical order.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "each command owns its arguments, whether or not it takes them apart"
+)]
+
 mod bench;
 mod completions;
 mod config;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::publishing::base_seed;
-use crate::cli::{CliError, Context, Exit, engines, logging, openmp};
+use crate::cli::{CliError, Context, Exit, engines, learning, logging, openmp, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
 use crate::scenario::{DirectoryError, ServeAsIs};
@@ -73,16 +73,19 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     }
     openmp::settle_for(context, &settings)?;
     logging::for_service(context, &settings);
-    let engine = engines::build(&settings)?.engine;
-    let publisher = context.publisher_of(&settings, Store::Create)?;
-    let store = publisher.experience().clone();
-    let seed = base_seed(&settings);
-    context.runtime()?.block_on(async {
+    // Faults of the recipe are told before anything starts.
+    learning::recipe(&settings)?;
+    let runtime = context.runtime()?;
+    let ended = runtime.block_on(async {
         let shutdown = Shutdown::on_signals()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
-        let server = Server::bind(options(&settings), publisher, seed, engine, Arc::new(ServeAsIs)).await?;
-        tokio::spawn(store.keep_pruned(retention(&settings), RETENTION_INTERVAL, shutdown.drain.clone()));
-        announce(context, &settings, &server)?;
+        let server = tokio::select! {
+            started = tokio::time::timeout(settings.reef.ready_timeout, start(context, &settings, &shutdown)) => {
+                started.map_err(|_| too_slow(&settings))??
+            }
+            () = shutdown.drain.cancelled() => return Err(CliError::interrupted()),
+        };
+        let _posted = announce(context, &settings, &server)?;
         Ok(match server.run(shutdown).await {
             Stopped::Drained => Exit::Ok,
             Stopped::Cut(open) => {
@@ -93,18 +96,62 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
             }
             Stopped::Forced => Exit::Interrupted,
         })
-    })
+    });
+    if ended.is_err() {
+        // A start that was given up may still be loading a model; nobody waits for it.
+        runtime.shutdown_background();
+    }
+    ended
 }
 
-fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<(), CliError> {
-    let Some(address) = server.address() else { return Ok(()) };
-    let url = format!("http://{address}");
+/// Everything up to the first request: engine, releases, store, address.
+async fn start(context: &Context, settings: &Settings, shutdown: &Shutdown) -> Result<Server, CliError> {
+    let wanted = settings.clone();
+    // Loading a model takes long and does not yield.
+    let engine = tokio::task::spawn_blocking(move || engines::build(&wanted))
+        .await
+        .map_err(|error| CliError::from_error(Exit::Unexpected, error))??
+        .engine;
+    let publisher = context.publisher_of(settings, Store::Create)?;
+    let store = publisher.experience().clone();
+    let server = Server::bind(
+        options(settings),
+        publisher,
+        base_seed(settings),
+        engine,
+        Arc::new(ServeAsIs),
+    )
+    .await?;
+    tokio::spawn(store.keep_pruned(retention(settings), RETENTION_INTERVAL, shutdown.drain.clone()));
+    Ok(server)
+}
+
+fn too_slow(settings: &Settings) -> CliError {
+    CliError::new(
+        Exit::Unavailable,
+        format!(
+            "the service was not ready within {} s",
+            settings.reef.ready_timeout.as_secs_f64()
+        ),
+    )
+    .hint("raise reef.ready-timeout: a large model or a slow disk needs longer")
+}
+
+fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<Option<running::Posted>, CliError> {
+    let Some(address) = server.address() else {
+        return Ok(None);
+    };
+    let url = settings
+        .reef
+        .served_url
+        .clone()
+        .unwrap_or_else(|| format!("http://{address}"));
+    let posted = running::post(settings, url.clone())?;
     let output = context.output();
     if output.json() {
-        return output.event(
-            "listening",
-            &json!({"url": url, "address": address, "pid": std::process::id()}),
-        );
+        let event = json!({"url": url, "address": address, "pid": std::process::id()});
+        output.event("listening", &event)?;
+        return Ok(Some(posted));
     }
     let answers = match (settings.inference.engine(), &settings.inference.upstream_url) {
         (EngineKind::Upstream, Some(upstream)) => format!("answered by {}", without_credentials(upstream)),
@@ -114,7 +161,7 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<(
         "reef listens on {url}, {answers}; records in {}",
         settings.storage.dir.display()
     ));
-    Ok(())
+    Ok(Some(posted))
 }
 
 fn without_credentials(url: &str) -> String {

@@ -7,7 +7,7 @@ use super::scenario;
 use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
 use crate::cli::table::Table;
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, format, running};
 use crate::experience::{Experience, Stats};
 
 /// Show what is stored and served
@@ -76,6 +76,7 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
             "status",
             &json!({
                 "dir": settings.storage.dir,
+                "service": running::find(settings),
                 "store": {
                     "path": database,
                     "bytes": on_disk,
@@ -95,8 +96,16 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
         )?;
         return Ok(Exit::Ok);
     }
+    let running = running::find(settings);
     let interrupted: u64 = total.interrupted.values().sum();
     let lines = [
+        (
+            "service",
+            running.map_or_else(
+                || "not running".to_owned(),
+                |note| format!("{} (process {})", note.url, note.pid),
+            ),
+        ),
         ("directory", settings.storage.dir.display().to_string()),
         (
             "records",

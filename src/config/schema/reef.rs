@@ -18,16 +18,17 @@ section! {
         tokens: Vec<Secret> = [];
         /// Listen beyond loopback without any token.
         allow_open: bool = false;
-        /// The URL at which others reach this service, where it differs from the address it listens on.
+        /// The URL at which others reach this service, where it differs from the address it listens on: what the service
+        /// announces and `reef status` shows.
         served_url: Option<String>;
         /// Web origins that may call the service from a browser.
         console_origins: Vec<String> = [];
         /// Create a scenario the first time a request names it; otherwise such a request gets 404.
         allow_implicit_scenario_creation: bool = true;
-        /// Where the running service keeps its logs and process id [default: `run` in `storage.dir`].
+        /// Where the running service leaves its address and process id [default: `run` in `storage.dir`].
         run_dir: Option<PathBuf>;
-        /// How long the service may take to start.
-        ready_timeout: Duration = 30.0, min 0.1;
+        /// How long the service may take to start, the loading of a model included.
+        ready_timeout: Duration = 600.0, min 0.1;
         /// Largest request body on the inference routes; a larger one gets 413.
         max_body: Size = "64MiB";
         /// Longest pause while a request is received, and longest idle time of a client's connection.
