@@ -180,3 +180,40 @@ fn the_import_reader_sees_every_form() {
     let text = "use crate::domain::X;\nuse crate::{engine::Y, serve};\nlet a = crate::cli::z();\n// crate::dash\n";
     assert_eq!(rooms_used(text), ["domain", "engine", "serve", "cli"]);
 }
+
+/// A setting that nobody reads would be a promise without a keeper.
+#[test]
+fn every_setting_is_read_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let schema = Path::new("src/config/schema");
+    let sources = sources();
+    let code: Vec<String> = sources
+        .iter()
+        .filter(|(path, _)| !path.starts_with("src/config") && path.starts_with("src"))
+        .map(|(_, text)| text.lines().map(str::trim).collect())
+        .collect();
+    let mut unread = Vec::new();
+    for (path, text) in sources.iter().filter(|(path, _)| path.starts_with(schema)) {
+        let (declared, methods) = text.split_once("\nimpl ").unwrap_or((text, ""));
+        for line in declared
+            .lines()
+            .filter(|line| line.starts_with("        ") && line.ends_with(';'))
+        {
+            let Some((name, _)) = line.trim().split_once(": ") else {
+                continue;
+            };
+            let read = |text: &str| {
+                let field = format!(".{name}");
+                text.match_indices(&field).any(|(at, _)| {
+                    let after = text[at + field.len()..].chars().next();
+                    !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
+                })
+            };
+            let in_settings = fs::read_to_string(root.join("src/config/settings.rs")).unwrap();
+            if !read(methods) && !read(&in_settings) && !code.iter().any(|text| read(text)) {
+                unread.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(unread.is_empty(), "settings that nothing reads:\n{}", unread.join("\n"));
+}

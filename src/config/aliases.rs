@@ -66,12 +66,52 @@ const HINTS: &[(&str, &str)] = &[
         "no code is loaded into Reef; graders are external programs of the suite",
     ),
     ("training.colocate", "the embedded backend always shares the device"),
+    (
+        "inference.options",
+        "start the server yourself with its own flags and give inference.url",
+    ),
+    (
+        "inference.tensor-parallel-size",
+        "start the server yourself with its own flags and give inference.url",
+    ),
+    (
+        "inference.num-gpus",
+        "start the server yourself with its own flags and give inference.url",
+    ),
+    ("recipe.runtime", "the runtime is what the section inference names"),
+    ("training.backend", "steps run in this process, or in a child of it"),
+    (
+        "training.options",
+        "give learning rate, optimizer and LoRA values in the recipe: recipe.config",
+    ),
+    (
+        "training.config",
+        "give learning rate, optimizer and LoRA values in the recipe: recipe.config",
+    ),
+    ("training.ray-address", "steps run in this process, or in a child of it"),
+    (
+        "evaluation",
+        "the recipe's gate says how candidates are measured: recipe.config.gate",
+    ),
+    (
+        "observability.wandb",
+        "the figures of every step are at /metrics and in reef release log",
+    ),
+    (
+        "observability.tracing",
+        "traces are not exported; metrics are at /metrics",
+    ),
+    ("executors", "all work runs in this process or in programs it starts"),
+    ("harness", "nothing can be set there yet"),
 ];
 
 /// What to do instead of giving this key.
 pub(super) fn hint(key: &str) -> Option<&'static str> {
     let key = canonical(key);
-    HINTS.iter().find(|(old, _)| *old == key).map(|(_, hint)| *hint)
+    HINTS
+        .iter()
+        .find(|(old, _)| key == *old || key.strip_prefix(old).is_some_and(|rest| rest.starts_with('.')))
+        .map(|(_, hint)| *hint)
 }
 
 /// Moves every key to its home. A key given in both places is a fault.

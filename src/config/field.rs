@@ -212,6 +212,7 @@ macro_rules! __reef_section {
                 )*
             ];
 
+            #[allow(unused_mut, unused_variables, reason = "a section may have no settings yet")]
             fn read(reader: &mut $crate::config::Reader<'_>) -> Option<Self> {
                 let mut fields = <Self as $crate::config::Section>::FIELDS.iter();
                 $(

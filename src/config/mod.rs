@@ -26,7 +26,7 @@ pub use load::{Override, Sources, load};
 pub use reader::{Reader, Row, Section};
 pub use reference::{json_schema, markdown};
 pub use schema::*;
-pub use setting::{Secret, SecretTable, Setting, Size, Table, TableList, text_of};
+pub use setting::{Secret, Setting, Size, Table, TableList, text_of};
 pub use settings::Settings;
 pub use source::Source;
 pub use tree::Node;

@@ -13,6 +13,9 @@ pub fn markdown() -> String {
     for (path, about, fields) in Settings::SECTIONS {
         // Writing to a String cannot fail.
         let _infallible = writeln!(text, "## `{path}`\n\n{}\n", paragraph(about));
+        if fields.is_empty() {
+            continue;
+        }
         text.push_str("| key | type | default | environment | |\n|---|---|---|---|---|\n");
         for field in *fields {
             let _infallible = writeln!(

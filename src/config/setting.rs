@@ -333,37 +333,6 @@ impl Setting for Table {
     }
 }
 
-/// A table of texts whose values may be credentials: headers, say.
-#[derive(Clone, Default)]
-pub struct SecretTable(Vec<(String, Secret)>);
-
-impl SecretTable {
-    /// Names and values in the order given.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Secret)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
-    }
-}
-
-impl Setting for SecretTable {
-    const KIND: Kind = Kind::Table;
-    const SECRET: bool = true;
-
-    fn from_node(node: &Node, directory: &Path) -> Option<Self> {
-        let table = Table::from_node(node, directory)?;
-        let entries = table.node().and_then(Node::entries).unwrap_or_default();
-        let texts = entries
-            .iter()
-            .map(|(key, value)| Some((key.text.clone(), Secret::from_node(value, directory)?)));
-        texts.collect::<Option<Vec<_>>>().map(Self)
-    }
-
-    fn show(&self) -> Json {
-        self.iter()
-            .map(|(name, value)| (name.to_owned(), value.show()))
-            .collect()
-    }
-}
-
 /// A list of tables: providers in order, say. Each is read with [`Settings::read_table`](super::Settings::read_table).
 #[derive(Clone, Default)]
 pub struct TableList(Vec<Table>);

@@ -7,7 +7,7 @@ use super::load::read_table;
 use super::reader::{Reader, Row, Section};
 use super::{
     ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Observability,
-    RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Tracing, Training, Wandb,
+    RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Training,
 };
 
 /// Path, what it is about, settings.
@@ -65,10 +65,6 @@ settings! {
     storage: Storage,
     /// Logs and metrics.
     observability: Observability,
-    /// Traces.
-    tracing: Tracing,
-    /// Experiment tracking.
-    wandb: Wandb,
     /// Where work runs.
     executors: Executors,
 }

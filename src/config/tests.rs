@@ -399,7 +399,7 @@ fn bad_references_are_refused_and_every_missing_variable_is_named() {
 #[test]
 fn no_message_and_no_row_holds_a_secret() {
     let text = "reef:\n  token: hunter2\n  tokens: [hunter2]\n  served-url: http://u:hunter2@h/\ninference:\n  upstream-api-key: hunter2\n  \
-                options: {deep: [{api-key: hunter2}]}\nobservability:\n  tracing: {headers: {x: hunter2}, authorization: hunter2}\n";
+                sampling-defaults: {deep: [{api-key: hunter2}]}\n";
     let settings = yaml(text);
     assert!(!format!("{settings:?} {:?} {:?}", settings.rows(), settings.reef).contains("hunter2"));
     for text in [

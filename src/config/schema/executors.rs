@@ -1,15 +1,9 @@
 //! `executors`
 
-use crate::config::{Table, section};
+use crate::config::section;
 
 section! {
-    /// Named places where work runs; each is a table with `backend`, `workers`, `resources` and `options`.
+    /// Named places where work runs. Nothing can be set yet: all work runs in this process or in programs it starts.
     pub Executors in "executors" {
-        /// Where training steps run.
-        training: Table = {};
-        /// Where episodes run.
-        evolution: Table = {};
-        /// Where evaluations run.
-        evaluation: Table = {};
     }
 }

@@ -137,8 +137,6 @@ section! {
         sampling_defaults: Table = {};
         /// The tool-call format of the model's answers [default: found from its chat template].
         tool_call_parser: Option<ToolCallFormat>;
-        /// Flags of a managed engine, without their dashes.
-        options: Table = {};
     }
 }
 

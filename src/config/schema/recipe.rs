@@ -10,7 +10,5 @@ section! {
         implementation: Option<String>;
         /// The recipe's own settings. Keys beside `reef.recipe` in the section `reef` count as these.
         config: Table = {};
-        /// Another runtime for this recipe.
-        runtime: Table = {};
     }
 }
