@@ -14,5 +14,7 @@ mod rig;
 mod sampling;
 #[path = "engine/scheduling.rs"]
 mod scheduling;
+#[path = "engine/soak.rs"]
+mod soak;
 #[path = "engine/updates.rs"]
 mod updates;
