@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Speed of the embedded model in one run on this machine: prompt, one sequence, eight sequences, beside the limit that
+# memory sets; and, where they are at hand, transformers and llama.cpp with the same weights, precision and threads.
+#
+#   scripts/bench/model.sh                                   reef alone
+#   REEF_BENCH_PYTHON=venv/bin/python scripts/bench/model.sh     and transformers (needs torch and transformers)
+#   REEF_BENCH_LLAMA=llama-bench scripts/bench/model.sh          and llama.cpp, on the GGUF file as it is (Q4_1)
+#
+# THREADS (default "1 2") and DTYPES (default "f32 bf16") narrow it down. One JSON object a line on standard output.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+cargo build --release --quiet
+reef=target/release/reef
+models=$(mktemp -d)
+trap 'rm -rf "$models"' EXIT
+gguf=$(python3 scripts/fetch-model.py)
+"$reef" model import "$gguf" --name smollm2 --models "$models" --quiet >/dev/null
+
+for threads in ${THREADS:-1 2}; do
+    for dtype in ${DTYPES:-f32 bf16}; do
+        "$reef" bench model smollm2 --models "$models" --dtype "$dtype" --threads "$threads" --json
+        if [ -n "${REEF_BENCH_PYTHON:-}" ]; then
+            "$REEF_BENCH_PYTHON" scripts/bench/model_transformers.py "$models/smollm2" "$dtype" "$threads"
+        fi
+    done
+    if [ -n "${REEF_BENCH_LLAMA:-}" ]; then
+        "$REEF_BENCH_LLAMA" -m "$gguf" -t "$threads" -p 512 -n 64 -r 3 -o jsonl
+    fi
+done
