@@ -228,7 +228,10 @@ fn a_model_comes_through_gguf_unchanged() {
     // Half the bytes, nearly the same numbers.
     let halved = store.import(&file, "half", StoredDtype::Bf16).unwrap();
     assert!(halved.weight_bytes < imported.weight_bytes * 6 / 10);
-    let off = (logits(&halved.path) - logits(source.path())).abs().max().double_value(&[]);
+    let off = (logits(&halved.path) - logits(source.path()))
+        .abs()
+        .max()
+        .double_value(&[]);
     assert!(off < 0.2, "{off}");
 }
 
@@ -288,7 +291,11 @@ fn announced_sizes_are_checked_before_memory_is_taken() {
 
     // A config that promises far more than the weights hold.
     let dir = folder();
-    for (key, value) in [("vocab_size", 4_000_000), ("hidden_size", 131_072), ("num_hidden_layers", 1024)] {
+    for (key, value) in [
+        ("vocab_size", 4_000_000),
+        ("hidden_size", 131_072),
+        ("num_hidden_layers", 1024),
+    ] {
         let mut config = small_config();
         config[key] = value.into();
         fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
