@@ -8,7 +8,7 @@ use super::error::{Doing, StoreError};
 use super::records;
 use super::store::Experience;
 use super::writer::Care;
-use crate::domain::{RecordId, ReleaseId, RuntimeLoadId, ScenarioName};
+use crate::domain::{RecordId, ScenarioName};
 use crate::sys::clock;
 
 /// The batch that excluded records are filed under.
@@ -162,74 +162,5 @@ impl Experience {
             rows.map(|id| RecordId::new(id.doing(doing)?).map_err(StoreError::damaged))
                 .collect()
         })
-    }
-
-    /// Notes a load that became servable.
-    pub async fn note_load(
-        &self,
-        scenario: ScenarioName,
-        load: RuntimeLoadId,
-        release: ReleaseId,
-    ) -> Result<(), StoreError> {
-        self.write(Care::ChecksFirst, 0, move |tx| {
-            let scenario_id = tx.scenario_id(&scenario)?;
-            tx.conn
-                .prepare_cached(
-                    "INSERT INTO load (scenario_id, incarnation, sequence, release_id, at_us)
-                     VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
-                )
-                .and_then(|mut s| {
-                    s.execute(params![
-                        scenario_id,
-                        load.incarnation(),
-                        i64::try_from(load.sequence()).unwrap_or(i64::MAX),
-                        release.as_str(),
-                        clock::now_us()
-                    ])
-                })
-                .doing("noting a load")?;
-            Ok(())
-        })
-        .await
-    }
-
-    /// The loads of a scenario within one incarnation of the engine, oldest first.
-    pub fn loads(&self, scenario: &ScenarioName, incarnation: &str) -> Result<Vec<u64>, StoreError> {
-        self.read(|conn| {
-            let doing = "reading loads";
-            let mut statement = conn
-                .prepare_cached(
-                    "SELECT l.sequence FROM load l JOIN scenario s USING (scenario_id)
-                     WHERE s.name = ?1 AND s.archived_us IS NULL AND l.incarnation = ?2 ORDER BY l.sequence",
-                )
-                .doing(doing)?;
-            let rows = statement
-                .query_map(params![scenario.as_str(), incarnation], |row| row.get(0))
-                .doing(doing)?;
-            rows.map(|row| row.doing(doing)).collect()
-        })
-    }
-
-    /// Notes who drives a scenario, or that nobody does.
-    pub async fn note_lease(&self, scenario: ScenarioName, holder: Option<String>) -> Result<(), StoreError> {
-        self.write(Care::ChecksFirst, 0, move |tx| {
-            let scenario_id = tx.scenario_id(&scenario)?;
-            match &holder {
-                Some(holder) => tx
-                    .conn
-                    .prepare_cached(
-                        "INSERT INTO lease (scenario_id, holder, since_us) VALUES (?1, ?2, ?3)
-                         ON CONFLICT (scenario_id) DO UPDATE SET holder = excluded.holder, since_us = excluded.since_us",
-                    )
-                    .and_then(|mut s| s.execute(params![scenario_id, holder, clock::now_us()])),
-                None => tx
-                    .conn
-                    .prepare_cached("DELETE FROM lease WHERE scenario_id = ?1")
-                    .and_then(|mut s| s.execute([scenario_id])),
-            }
-            .doing("noting a driver")?;
-            Ok(())
-        })
-        .await
     }
 }

@@ -65,6 +65,11 @@ impl ScenarioHandle {
         &self.ends[1]
     }
 
+    /// Its first release.
+    pub(super) fn first(&self) -> &ReleaseId {
+        &self.ends[0]
+    }
+
     /// How what is served stands to the newest release.
     pub fn head_sync(&self) -> HeadSync {
         let head = self.head.load();
@@ -187,7 +192,7 @@ impl Directory {
         directory.publisher.ensure_base(seed).await?;
         directory.publisher.recover().await?;
         for chain in directory.chains(None).await? {
-            directory.remember(&chain);
+            directory.take_in(&chain).await;
         }
         Ok(directory)
     }
@@ -284,8 +289,11 @@ impl Directory {
     /// Every scenario of the store, by name, those made by other processes included.
     pub async fn list(&self) -> Result<Vec<Arc<ScenarioHandle>>, DirectoryError> {
         let chains = self.chains(None).await?;
-        let _changing = self.changing.lock().await;
-        Ok(chains.iter().map(|chain| self.remember(chain)).collect())
+        let mut handles = Vec::with_capacity(chains.len());
+        for chain in &chains {
+            handles.push(self.take_in(chain).await);
+        }
+        Ok(handles)
     }
 
     /// The scenarios in use, oldest first.
@@ -313,8 +321,10 @@ impl Directory {
             self.publisher.create(name, self.mode, None).await?;
         }
         let chains = self.chains(Some(name)).await?;
-        let _changing = self.changing.lock().await;
-        Ok(chains.first().map(|chain| self.remember(chain)))
+        Ok(match chains.first() {
+            Some(chain) => Some(self.take_in(chain).await),
+            None => None,
+        })
     }
 
     /// Scenarios with both ends of their chains; those that have none yet are left out.
@@ -343,34 +353,30 @@ impl Directory {
         .await
     }
 
-    fn remember(&self, (stored, served, ends): &(StoredScenario, FrozenRelease, ChainEnds)) -> Arc<ScenarioHandle> {
-        if let Some(handle) = self.get(&stored.name)
-            && handle.created_us == stored.created_us
-        {
-            handle.note_mode(stored.mode);
+    /// The handle of a scenario. A new one is seen by requests only once the engine holds what it serves.
+    async fn take_in(&self, chain: &(StoredScenario, FrozenRelease, ChainEnds)) -> Arc<ScenarioHandle> {
+        if let Some(handle) = self.known_as(&chain.0) {
             return handle;
         }
-        let handle = Arc::new(ScenarioHandle {
-            name: stored.name.clone(),
-            ends: [
-                ends.creation.clone(),
-                ends.base.clone().unwrap_or_else(|| ends.creation.clone()),
-            ],
-            created_us: stored.created_us,
-            mode: AtomicU8::new(0),
-            head: ArcSwap::from_pointee(served.release_id.clone()),
-            served: ArcSwap::from_pointee(served.clone()),
-            head_error: ArcSwapOption::empty(),
-            refreshing: Mutex::new(()),
-            // Unset, so that the watcher compares once.
-            stamp: parking_lot::Mutex::new(None),
-        });
-        handle.note_mode(stored.mode);
-        let shard = self.shard(&stored.name);
+        let handle = Arc::new(new_handle(chain));
+        self.bring_in(&handle).await;
+        let _changing = self.changing.lock().await;
+        if let Some(other) = self.known_as(&chain.0) {
+            return other;
+        }
+        let shard = self.shard(&handle.name);
         let mut known = HashMap::clone(&shard.load());
-        known.insert(stored.name.clone(), Arc::clone(&handle));
+        known.insert(handle.name.clone(), Arc::clone(&handle));
         shard.store(Arc::new(known));
         handle
+    }
+
+    fn known_as(&self, stored: &StoredScenario) -> Option<Arc<ScenarioHandle>> {
+        let handle = self.get(&stored.name)?;
+        (handle.created_us == stored.created_us).then(|| {
+            handle.note_mode(stored.mode);
+            handle
+        })
     }
 
     fn forget_locked(&self, name: &ScenarioName) {
@@ -394,6 +400,26 @@ impl Directory {
             .map_err(|_| DirectoryError::Stopped)?
             .map_err(DirectoryError::Store)
     }
+}
+
+fn new_handle((stored, served, ends): &(StoredScenario, FrozenRelease, ChainEnds)) -> ScenarioHandle {
+    let handle = ScenarioHandle {
+        name: stored.name.clone(),
+        ends: [
+            ends.creation.clone(),
+            ends.base.clone().unwrap_or_else(|| ends.creation.clone()),
+        ],
+        created_us: stored.created_us,
+        mode: AtomicU8::new(0),
+        head: ArcSwap::from_pointee(served.release_id.clone()),
+        served: ArcSwap::from_pointee(served.clone()),
+        head_error: ArcSwapOption::empty(),
+        refreshing: Mutex::new(()),
+        // Unset, so that the watcher compares once.
+        stamp: parking_lot::Mutex::new(None),
+    };
+    handle.note_mode(stored.mode);
+    handle
 }
 
 fn shard_of(name: &ScenarioName) -> usize {

@@ -5,6 +5,7 @@
 mod catalog;
 mod directory;
 mod drive;
+mod live;
 mod owner;
 pub mod processor;
 mod publication;
@@ -12,12 +13,18 @@ mod publish;
 mod publish_error;
 mod publish_recovery;
 mod upkeep;
+mod supervisor;
 mod watch;
 
 pub use catalog::{CatalogRow, catalog_row, commit_row};
 pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
-pub use drive::{Ask, CONSUMER, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn, Watch, driver_of};
+pub use drive::{
+    Answering, Ask, BaseModel, CONSUMER, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn, Watch,
+    driver_of,
+};
+pub use live::TorchLive;
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
 pub use upkeep::Collected;
+pub use supervisor::{LastStep, LoopBoard, LoopCounters, LoopState, Supervisor, supports};
 pub use watch::{Activate, ServeAsIs};

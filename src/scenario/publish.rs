@@ -317,6 +317,11 @@ impl Publisher {
         Ok(Some(frozen(&self.inner.repository.describe(&head)?)))
     }
 
+    /// What a request frozen on a release is served by. Blocking.
+    pub(super) fn frozen(&self, release: &ReleaseId) -> Result<FrozenRelease, PublishError> {
+        Ok(frozen(&self.inner.repository.describe(release)?))
+    }
+
     async fn decidable(
         &self,
         scenario: &ScenarioName,

@@ -72,6 +72,37 @@ impl Directory {
         handles
     }
 
+    /// Brings what a scenario serves into the engine, when it is first used in this process. When its newest release
+    /// cannot be loaded, its first one is served and its status says so.
+    pub(super) async fn bring_in(&self, handle: &ScenarioHandle) {
+        let _one_at_a_time = handle.refreshing.lock().await;
+        let served = handle.served();
+        if served.runtime_load_id.is_some() {
+            return;
+        }
+        match self
+            .activate()
+            .activate(handle.name(), FrozenRelease::clone(&served))
+            .await
+        {
+            Ok(release) => handle.serve_release(release),
+            Err(error) => {
+                tracing::error!(scenario = %handle.name(), error, "the newest release cannot be served");
+                handle.head_error.store(Some(Arc::new(error)));
+                if let Some(first) = self.first_release(handle).await {
+                    handle.serve_release(first);
+                }
+            }
+        }
+    }
+
+    async fn first_release(&self, handle: &ScenarioHandle) -> Option<FrozenRelease> {
+        let (publisher, first) = (self.publisher().clone(), handle.first().clone());
+        let described = tokio::task::spawn_blocking(move || publisher.frozen(&first)).await;
+        let release = described.ok()?.ok()?;
+        self.activate().activate(handle.name(), release).await.ok()
+    }
+
     /// Serves the head of a scenario. What stands in the way is shown in its status; the old release stays in service.
     pub async fn refresh(&self, handle: &ScenarioHandle) {
         // One at a time: two loads of one head would only compete.

@@ -11,7 +11,7 @@ use crate::cli::context::Store;
 use crate::cli::progress::Progress;
 use crate::cli::{CliError, Context, Exit, format, learning};
 use crate::domain::ScenarioName;
-use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
+use crate::scenario::{Ask, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
 
 /// How often a watching command looks for new experience.
@@ -110,7 +110,8 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
             // A scenario that only ever recorded has no chain yet.
             publisher.create(name, mode, None).await?;
         }
-        let driver = Driver::new(publisher, recipe, Live::Detached, work);
+        let hands = Hands::new(&recipe, None, None, None)?;
+        let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
         drive(context, &driver, &leases, &args).await
     })
 }

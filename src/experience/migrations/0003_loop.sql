@@ -1,5 +1,5 @@
--- The learning loop: the step in progress of each scenario, what is held out for the gate, which load served what, who
--- drives. Finished steps are in `step`. See docs/design/loop.md.
+-- The learning loop: the step in progress of each scenario, and what is held out for the gate. Finished steps are in
+-- `step`. See docs/design/loop.md.
 
 -- A step in progress, from the sealed batch to the settled release. Finished ones stay as a log.
 CREATE TABLE job (
@@ -31,20 +31,3 @@ CREATE TABLE holdout (
     scenario_id     INTEGER NOT NULL REFERENCES scenario (scenario_id)
 ) STRICT;
 CREATE INDEX holdout_by_scenario ON holdout (scenario_id);
-
--- Every load that became servable, so that lag can be counted in loads of one scenario.
-CREATE TABLE load (
-    scenario_id INTEGER NOT NULL REFERENCES scenario (scenario_id),
-    incarnation TEXT NOT NULL,
-    sequence    INTEGER NOT NULL,
-    release_id  TEXT NOT NULL,
-    at_us       INTEGER NOT NULL,
-    PRIMARY KEY (scenario_id, incarnation, sequence)
-) STRICT, WITHOUT ROWID;
-
--- Who drives a scenario. A lock on a file decides; this row is for people to read.
-CREATE TABLE lease (
-    scenario_id INTEGER PRIMARY KEY REFERENCES scenario (scenario_id),
-    holder      TEXT NOT NULL,
-    since_us    INTEGER NOT NULL
-) STRICT;

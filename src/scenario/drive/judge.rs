@@ -1,11 +1,12 @@
 //! The candidate before the gate.
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, LoopError, LoopEvent, Watch};
 use crate::domain::Verdict;
-use crate::eval::{self, Compared, Draw, EvalError, Trial};
+use crate::eval::{self, Compared, Contest, Draw, EvalError, Grading, Question, Suite, Terms, Trial};
 use crate::experience::Job;
 use crate::recipe::EvaluatorKind;
 
@@ -36,15 +37,109 @@ impl Driver {
                 .await
                 .map_err(|error| refused(&error, cancel))?,
             EvaluatorKind::Suite | EvaluatorKind::Holdout => {
-                return Err(LoopError::Gate {
-                    reason: "no engine is at hand that could answer with the candidate".to_owned(),
-                });
+                let (questions, draw) = self.questions(job).await?;
+                let terms = Terms {
+                    spec,
+                    level,
+                    seed,
+                    draw,
+                    evaluator: if spec.evaluator == EvaluatorKind::Suite {
+                        "suite"
+                    } else {
+                        "holdout"
+                    },
+                };
+                self.contest(job, &terms, &questions, compared, cancel, &heard).await?
             }
         };
         let mut verdict = verdict;
         verdict.figures.insert("judged_before".into(), Value::from(judged));
         verdict.figures.insert("released_before".into(), Value::from(released));
         Ok(verdict)
+    }
+
+    /// What both sides are asked, and how it is drawn.
+    async fn questions(&self, job: &Job) -> Result<(Vec<Question>, Draw), LoopError> {
+        let spec = self.inner.recipe.gate.clone();
+        let directory = eval::directory_or_here(self.inner.recipe.directory.as_deref());
+        let failed = |error: EvalError| LoopError::Gate {
+            reason: error.to_string(),
+        };
+        if spec.evaluator == EvaluatorKind::Suite {
+            let path = directory.join(spec.suite.as_deref().unwrap_or_default());
+            return self
+                .blocking(move || {
+                    let suite = Suite::load(&path).map_err(failed)?;
+                    Ok((eval::suite_questions(&suite), Draw::Repeated))
+                })
+                .await;
+        }
+        let (experience, scenario) = (self.experience().clone(), job.scenario.clone());
+        self.blocking(move || {
+            let mut questions = Vec::new();
+            for id in experience.held_out(&scenario, spec.maximum_pairs)? {
+                let Some(record) = experience.record(Some(&scenario), &id)? else {
+                    continue;
+                };
+                let (Some(bodies), Some(route)) = (record.bodies, record.row.route) else {
+                    continue;
+                };
+                let Ok(Value::Object(request)) = serde_json::from_slice(&bodies.request) else {
+                    continue;
+                };
+                questions.push(Question {
+                    id: id.to_string(),
+                    protected: false,
+                    route,
+                    request,
+                    grading: Grading::Program {
+                        command: spec.command.clone(),
+                        directory: directory.clone(),
+                        recorded: bodies.turn.map(Box::new),
+                    },
+                });
+            }
+            Ok((questions, Draw::Once))
+        })
+        .await
+    }
+
+    /// Loads both sides beside what serves, lets them answer, and lets them go.
+    async fn contest(
+        &self,
+        job: &Job,
+        terms: &Terms<'_>,
+        questions: &[Question],
+        compared: &Compared,
+        cancel: &CancellationToken,
+        heard: &(dyn Fn(usize) + Send + Sync),
+    ) -> Result<Verdict, LoopError> {
+        let hands = &self.inner.hands;
+        // Names that no scenario's traffic uses: they go with the measurement.
+        let token = &crate::sys::random::hex_token()[..12];
+        let candidate = hands
+            .side(&format!("gate-candidate-{token}"), Some(&compared.candidate))
+            .await?;
+        let served = match hands
+            .side(&format!("gate-served-{token}"), compared.current.as_deref())
+            .await
+        {
+            Ok(served) => served,
+            Err(error) => {
+                hands.release(&candidate).await;
+                return Err(error);
+            }
+        };
+        let contest = Contest {
+            judge: hands.judge_side(&served),
+            candidate,
+            current: Some(served.clone()),
+        };
+        let verdict = eval::judge_by_answers(terms, questions, &contest, cancel, heard).await;
+        hands.release(&contest.candidate).await;
+        hands.release(&served).await;
+        tracing::debug!(scenario = %job.scenario, step = job.step, ok = verdict.is_ok(), "contest held");
+        verdict.map_err(|error| refused(&error, cancel))
     }
 }
 

@@ -4,7 +4,9 @@
 
 mod budget;
 mod collect;
+mod embedded;
 mod error;
+mod hands;
 mod judge;
 mod lease;
 mod live;
@@ -15,6 +17,7 @@ mod state;
 mod trainer;
 
 pub use error::LoopError;
+pub use hands::{Answering, BaseModel, Hands};
 pub use lease::{Lease, driver_of};
 pub use live::Live;
 
@@ -47,6 +50,7 @@ struct Inner {
     recipe: Recipe,
     recipe_digest: String,
     live: Live,
+    hands: Hands,
     work: PathBuf,
     scenarios: tokio::sync::Mutex<HashMap<ScenarioName, Arc<tokio::sync::Mutex<Waiting>>>>,
 }
@@ -157,13 +161,14 @@ pub type Watch<'a> = &'a (dyn Fn(&LoopEvent) + Send + Sync);
 
 impl Driver {
     /// A driver that publishes through `publisher` and keeps its files under `work`.
-    pub fn new(publisher: Publisher, recipe: Recipe, live: Live, work: PathBuf) -> Self {
+    pub fn new(publisher: Publisher, recipe: Recipe, live: Live, hands: Hands, work: PathBuf) -> Self {
         Self {
             inner: Arc::new(Inner {
                 recipe_digest: recipe.digest(),
                 publisher,
                 recipe,
                 live,
+                hands,
                 work,
                 scenarios: tokio::sync::Mutex::new(HashMap::new()),
             }),

@@ -158,7 +158,7 @@ impl Driver {
                 };
                 hit("loop::before_step")?;
                 let begun = Instant::now();
-                let mut made = self.make(&order, cancel, watch).await?;
+                let mut made = self.make(job, manifest, &order, cancel, watch).await?;
                 let (StepMade::Trained { metrics } | StepMade::Skipped { metrics, .. }) = &mut made;
                 metrics.insert("train_seconds".into(), json!(begun.elapsed().as_secs_f64()));
                 hit("loop::after_step")?;
@@ -204,6 +204,8 @@ impl Driver {
 
     async fn make(
         &self,
+        job: &Job,
+        manifest: &Manifest,
         order: &StepOrder,
         cancel: &CancellationToken,
         watch: Watch<'_>,
@@ -216,8 +218,9 @@ impl Driver {
         };
         match self.inner.recipe.trainer.backend {
             TrainerKind::Program => train_by_program(&self.inner.recipe, order, cancel, &heard).await,
-            TrainerKind::Torch | TrainerKind::None => Err(LoopError::Trainer {
-                reason: "this process has no embedded trainer".to_owned(),
+            TrainerKind::Torch => self.train_embedded(job, manifest, order, cancel, &heard).await,
+            TrainerKind::None => Err(LoopError::Trainer {
+                reason: "the recipe names no trainer".to_owned(),
             }),
         }
     }
@@ -318,7 +321,7 @@ impl Driver {
         let not_live = if held {
             None
         } else {
-            self.load(job, &published.release_id).await.err()
+            self.inner.live.follow(&job.scenario).await.err()
         };
         hit("loop::before_end")?;
         let outcome = if held { "held" } else { "released" };
@@ -338,24 +341,6 @@ impl Driver {
             metrics,
             not_live,
         })))
-    }
-
-    /// Brings a release into the engine; on failure the old one goes on serving.
-    async fn load(&self, job: &Job, release: &ReleaseId) -> Result<(), String> {
-        let dir = self.files_of(release).await.map_err(|error| chain_of(&error))?;
-        let loaded = self.inner.live.load(&job.scenario, release, dir.as_deref()).await;
-        match loaded {
-            Ok(Some(load)) => self
-                .experience()
-                .note_load(job.scenario.clone(), load, release.clone())
-                .await
-                .map_err(|error| error.to_string()),
-            Ok(None) => Ok(()),
-            Err(reason) => {
-                tracing::error!(scenario = %job.scenario, %release, reason, "published, not live");
-                Err(reason)
-            }
-        }
     }
 
     /// The batch has its step already: the process ended between the step and the end of the job.
@@ -560,7 +545,7 @@ fn seed_of(job: &Job) -> u64 {
 }
 
 /// An error with its causes, in one line.
-fn chain_of(error: &dyn std::error::Error) -> String {
+pub(super) fn chain_of(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{RecordId, ScenarioName, TokenCapture};
 use crate::experience::{Experience, Record, StoreError};
-use crate::recipe::{ProcessorKind, ProcessorSpec};
+use crate::recipe::ProcessorSpec;
 use crate::scenario::processor::{Assembled, Assembly, Exclusion, Sample, assemble};
 
 /// One sample with its bodies.
@@ -41,7 +41,7 @@ pub(super) fn load(
             Err(why) if spec.tokens => return Ok(Err(why)),
             Err(_) => None,
         },
-        None if spec.tokens && spec.kind != ProcessorKind::Demonstration => return Ok(Err(Exclusion::NoTokens)),
+        None if spec.tokens => return Ok(Err(Exclusion::NoTokens)),
         None => None,
     };
     let turns = records.iter().map(turn).collect();

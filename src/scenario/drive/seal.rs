@@ -283,13 +283,8 @@ impl Driver {
     pub(super) async fn serving(&self, scenario: &ScenarioName) -> Result<Serving, LoopError> {
         let load = self.inner.live.load_of(scenario);
         let name = scenario.clone();
-        let incarnation = load.as_ref().map(|load| load.incarnation().to_owned());
         let publisher = self.inner.publisher.clone();
         self.blocking(move || {
-            let loads = match &incarnation {
-                Some(incarnation) => publisher.experience().loads(&name, incarnation)?,
-                None => Vec::new(),
-            };
             let releases = match publisher
                 .repository()
                 .head(&name)
@@ -305,7 +300,7 @@ impl Driver {
                     .collect(),
                 None => Vec::new(),
             };
-            Ok(Serving { load, loads, releases })
+            Ok(Serving { load, releases })
         })
         .await
     }

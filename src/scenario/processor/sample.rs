@@ -211,7 +211,7 @@ fn from_sources(spec: &ProcessorSpec, sources: &[&RecordRow]) -> Result<Sample, 
         if source.pruned_us.is_some() {
             return Err(Exclusion::SourcePruned);
         }
-        if spec.tokens && spec.kind != ProcessorKind::Demonstration && !source.has_capture {
+        if spec.tokens && !source.has_capture {
             return Err(Exclusion::NoTokens);
         }
     }

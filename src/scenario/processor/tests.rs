@@ -92,7 +92,6 @@ fn report(name: &str, sequence: i64, references: &[&str], score: Option<f64>, me
 fn serving(load: u64) -> Serving {
     Serving {
         load: Some(RuntimeLoadId::new("ab", load).unwrap()),
-        loads: (0..=load).collect(),
         releases: vec![],
     }
 }

@@ -1,0 +1,162 @@
+//! What a driver works with: the engine that answers for the gate, and the embedded trainer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::LoopError;
+use crate::domain::{ContentId, ContentKind, FrozenRelease, ReleaseId, ScenarioName};
+use crate::engine::Engine;
+use crate::engine::torch::TorchHandle;
+use crate::eval::Side;
+use crate::recipe::{Recipe, TrainerKind};
+use crate::scenario::live;
+use crate::train::{Backend, Placement, TrainSettings, Trainer};
+
+/// The engine of this process.
+#[derive(Clone)]
+pub struct Answering {
+    /// What answers.
+    pub engine: Arc<dyn Engine>,
+    /// The handle on it where it is the embedded model.
+    pub torch: Option<TorchHandle>,
+}
+
+/// The embedded trainer, ready.
+pub(super) struct Embedded {
+    pub backend: Arc<Backend>,
+    pub settings: TrainSettings,
+    pub base: PathBuf,
+    pub base_name: String,
+}
+
+/// The base model of the embedded trainer.
+#[derive(Debug, Clone)]
+pub struct BaseModel {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its name, written into adapters.
+    pub name: String,
+    /// The program that child processes run, for `placement = "process"`.
+    pub program: PathBuf,
+}
+
+/// What a driver works with.
+#[derive(Default)]
+pub struct Hands {
+    answering: Option<Answering>,
+    embedded: Option<Embedded>,
+    judge: Option<Arc<dyn Engine>>,
+}
+
+impl std::fmt::Debug for Hands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hands")
+            .field(
+                "answering",
+                &self.answering.as_ref().map(|answering| answering.engine.kind()),
+            )
+            .field("embedded", &self.embedded.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hands {
+    /// Checks that the recipe can be followed with what is here, before anything starts.
+    pub fn new(
+        recipe: &Recipe,
+        answering: Option<Answering>,
+        base: Option<BaseModel>,
+        judge: Option<Arc<dyn Engine>>,
+    ) -> Result<Self, LoopError> {
+        let failed = |reason: String| LoopError::Trainer { reason };
+        let embedded = if recipe.learns() && recipe.trainer.backend == TrainerKind::Torch {
+            let (settings, placement) =
+                TrainSettings::from_recipe(recipe).map_err(|error| failed(error.to_string()))?;
+            let base = base.ok_or_else(|| {
+                failed("the embedded trainer needs the model it trains: set inference.model-path".to_owned())
+            })?;
+            let backend = match placement {
+                Placement::Inline => Backend::Inline(trainer(answering.as_ref())),
+                Placement::Process => Backend::Process { program: base.program },
+            };
+            Some(Embedded {
+                backend: Arc::new(backend),
+                settings,
+                base: base.dir,
+                base_name: base.name,
+            })
+        } else {
+            None
+        };
+        Ok(Self {
+            answering,
+            embedded,
+            judge,
+        })
+    }
+
+    pub(super) fn embedded(&self) -> Result<&Embedded, LoopError> {
+        self.embedded.as_ref().ok_or_else(|| LoopError::Trainer {
+            reason: "this process has no embedded trainer".to_owned(),
+        })
+    }
+
+    fn answering(&self) -> Result<&Answering, LoopError> {
+        self.answering.as_ref().ok_or_else(|| LoopError::Gate {
+            reason: "no engine is at hand that could answer with the candidate: set inference.model-path".to_owned(),
+        })
+    }
+
+    /// Loads files under a name of their own and gives the side that answers with them.
+    pub(super) async fn side(&self, name: &str, files: Option<&Path>) -> Result<Side, LoopError> {
+        let failed = |reason: String| LoopError::Gate { reason };
+        let answering = self.answering()?;
+        let torch = answering.torch.as_ref().ok_or_else(|| {
+            failed("the engine is a provider elsewhere, which cannot be given a candidate's weights".to_owned())
+        })?;
+        let scenario = ScenarioName::new(name)?;
+        let load = live::load(torch, &scenario, files).await.map_err(failed)?;
+        Ok(Side {
+            engine: Arc::clone(&answering.engine),
+            release: FrozenRelease {
+                kind: ContentKind::LiveWeights,
+                release_id: ReleaseId::new(name)?,
+                content_id: ContentId::new(format!("sha256:{}", "0".repeat(64)))?,
+                parent_release_id: None,
+                runtime_load_id: Some(load),
+            },
+            scenario,
+        })
+    }
+
+    /// Lets go of the weights of a side.
+    pub(super) async fn release(&self, side: &Side) {
+        if let Some(torch) = self.answering.as_ref().and_then(|answering| answering.torch.as_ref())
+            && let Err(error) = torch.unload(&side.scenario).await
+        {
+            tracing::warn!(%error, side = %side.scenario, "the weights of a measured side stay loaded");
+        }
+    }
+
+    /// Who answers the questions of `judge` checkers.
+    pub(super) fn judge_side(&self, like: &Side) -> Option<Side> {
+        self.judge.as_ref().map(|engine| Side {
+            engine: Arc::clone(engine),
+            ..like.clone()
+        })
+    }
+}
+
+/// A trainer that shares the served model's memory where it can.
+#[cfg(feature = "torch")]
+fn trainer(answering: Option<&Answering>) -> Trainer {
+    match answering.and_then(|answering| answering.torch.as_ref()) {
+        Some(torch) => Trainer::with_base(torch.options().model_dir.clone(), torch.base_model()),
+        None => Trainer::new(),
+    }
+}
+
+#[cfg(not(feature = "torch"))]
+fn trainer(_: Option<&Answering>) -> Trainer {
+    Trainer::new()
+}
