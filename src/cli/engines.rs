@@ -16,8 +16,28 @@ use super::{CliError, Exit, OrExit};
 /// What answers, and the handle on it where it is the embedded model.
 pub(crate) struct Built {
     pub(crate) engine: Arc<dyn Engine>,
-    #[expect(dead_code, reason = "training and hot updates come in through it")]
     pub(crate) torch: Option<TorchHandle>,
+}
+
+/// The folder and the name of the embedded model, where one is configured.
+pub(crate) fn embedded_model(settings: &Settings) -> Result<Option<(PathBuf, String)>, CliError> {
+    let Some(path) = &settings.inference.model_path else {
+        return Ok(None);
+    };
+    let dir = model_dir(settings, path)?;
+    let name = settings.inference.model_name.clone().or_else(|| {
+        let last = dir.file_name()?;
+        Some(last.to_string_lossy().into_owned())
+    });
+    Ok(Some((dir, name.unwrap_or_else(|| "model".to_owned()))))
+}
+
+/// A provider beside the embedded model, for the questions of judges.
+pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliError> {
+    if settings.inference.upstream_url.is_some() || settings.inference.url.is_some() {
+        return upstream(settings).map(Some);
+    }
+    Ok(None)
 }
 
 /// The engine as configured.

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::engines::{self, Built};
 use super::{CliError, Context, Exit};
 use crate::config::Settings;
-use crate::recipe::{Recipe, RecipeError};
-use crate::scenario::LoopError;
+use crate::recipe::{EvaluatorKind, Recipe, RecipeError, TrainerKind};
+use crate::scenario::{Answering, BaseModel, Hands, LoopError};
 
 /// The recipe that the settings name, complete; `None` when they name none.
 pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
@@ -24,7 +25,7 @@ pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
         .and_then(|file| file.parent())
         .map_or_else(|| settings.directory.clone(), |parent| settings.directory.join(parent));
     match Recipe::resolve(reference, &config, &directory) {
-        Ok(recipe) => Ok(Some(recipe)),
+        Ok(recipe) => Ok(Some(with_limits(recipe, settings))),
         Err(error) => {
             let place = match &error {
                 RecipeError::Setting { key, .. } | RecipeError::Value { key, .. } => {
@@ -37,6 +38,42 @@ pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
             Err(CliError::from(error).at(&place))
         }
     }
+}
+
+/// What the deployment says of the machine goes before what a recipe assumes of it.
+fn with_limits(mut recipe: Recipe, settings: &Settings) -> Recipe {
+    if let Some(threads) = settings.training.threads {
+        let threads = toml::Value::Integer(i64::from(threads));
+        recipe.trainer.settings.entry("threads").or_insert(threads);
+    }
+    if let Some(limit) = settings.training.timeout_s {
+        recipe.trainer.timeout_s = limit.as_secs_f64();
+    }
+    recipe
+}
+
+/// What a driver works with. `built` is the engine of this process, if it has one.
+pub(crate) fn hands(settings: &Settings, recipe: &Recipe, built: Option<&Built>) -> Result<Hands, CliError> {
+    let base = match (recipe.trainer.backend, engines::embedded_model(settings)?) {
+        (TrainerKind::Torch, Some((dir, name))) => Some(BaseModel {
+            dir,
+            name,
+            program: std::env::current_exe()
+                .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot tell the own program: {error}")))?,
+        }),
+        _ => None,
+    };
+    let answering = built.map(|built| Answering {
+        engine: built.engine.clone(),
+        torch: built.torch.clone(),
+    });
+    Hands::new(recipe, answering, base, engines::judge(settings)?)
+        .map_err(|error| CliError::from_error(Exit::Usage, error))
+}
+
+/// Whether the gate of a recipe needs an engine that answers with the candidate.
+pub(crate) fn gate_answers(recipe: &Recipe) -> bool {
+    matches!(recipe.gate.evaluator, EvaluatorKind::Suite | EvaluatorKind::Holdout)
 }
 
 /// The recipe, or an error that says how to name one.

@@ -39,6 +39,7 @@ pub use error::{ErrorClass, ReferenceFault, StoreError};
 pub use health::{Health, StoreMetrics};
 pub use interruptions::{Interruption, InterruptionReason};
 pub use jobs::{Job, JobStage, NewJob, Progress};
+pub use pending::{LoopFacts, OpenFact, StepFact};
 pub use publications::{BatchUse, OpenIntent, Settlement, UnreleasedStep};
 pub use records::{Order, Record, RecordQuery, RecordRow};
 pub use releases::{ChainEnds, ReleaseRow, ReleaseState, ReleasesWhere, StepQuery, StepRow};

@@ -164,3 +164,143 @@ impl Experience {
         })
     }
 }
+
+/// What the store knows of a scenario's loop.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LoopFacts {
+    /// The last step.
+    pub step: Option<StepFact>,
+    /// The step in progress.
+    pub open: Option<OpenFact>,
+    /// Records excluded from training, by reason.
+    pub excluded: BTreeMap<String, u64>,
+    /// Instructions nobody has followed yet.
+    pub instructions: u64,
+}
+
+/// A step that ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepFact {
+    /// Its number.
+    pub step: u64,
+    /// What became of it.
+    pub outcome: String,
+    /// When, microseconds since the Unix epoch.
+    pub at_us: i64,
+    /// Figures.
+    pub metrics: serde_json::Value,
+    /// The release it was judged against.
+    pub base: Option<String>,
+}
+
+/// A step in progress.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenFact {
+    /// The number it will have.
+    pub step: u64,
+    /// Its batch.
+    pub batch: String,
+    /// How far it has come.
+    pub stage: String,
+    /// Failed attempts at this stage.
+    pub attempts: u32,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+}
+
+impl Experience {
+    /// What the store knows of the loop of every active scenario that has one.
+    pub fn loop_facts(&self) -> Result<BTreeMap<ScenarioName, LoopFacts>, StoreError> {
+        self.read(|conn| {
+            let doing = "reading the state of the loop";
+            let mut facts: BTreeMap<String, LoopFacts> = BTreeMap::new();
+            let mut steps = conn
+                .prepare_cached(
+                    "SELECT s.name, p.step, p.outcome, p.at_us, p.metrics, p.base_release_id
+                     FROM scenario s JOIN step p ON p.scenario_id = s.scenario_id
+                      AND p.step = (SELECT max(step) FROM step WHERE scenario_id = s.scenario_id)
+                     WHERE s.archived_us IS NULL",
+                )
+                .doing(doing)?;
+            let rows = steps
+                .query_map([], |row| {
+                    let metrics: String = row.get(4)?;
+                    let fact = StepFact {
+                        step: row.get(1)?,
+                        outcome: row.get(2)?,
+                        at_us: row.get(3)?,
+                        metrics: serde_json::from_str(&metrics).unwrap_or_default(),
+                        base: row.get(5)?,
+                    };
+                    Ok((row.get::<_, String>(0)?, fact))
+                })
+                .doing(doing)?;
+            for row in rows {
+                let (name, step) = row.doing(doing)?;
+                facts.entry(name).or_default().step = Some(step);
+            }
+            let mut open = conn
+                .prepare_cached(
+                    "SELECT s.name, j.step, j.batch_id, j.stage, j.attempts, j.error
+                     FROM job j JOIN scenario s USING (scenario_id) WHERE j.ended_us IS NULL AND s.archived_us IS NULL",
+                )
+                .doing(doing)?;
+            let rows = open
+                .query_map([], |row| {
+                    let fact = OpenFact {
+                        step: row.get(1)?,
+                        batch: row.get(2)?,
+                        stage: row.get(3)?,
+                        attempts: row.get(4)?,
+                        error: row.get(5)?,
+                    };
+                    Ok((row.get::<_, String>(0)?, fact))
+                })
+                .doing(doing)?;
+            for row in rows {
+                let (name, job) = row.doing(doing)?;
+                facts.entry(name).or_default().open = Some(job);
+            }
+            counts(
+                conn,
+                "SELECT s.name, substr(t.name, 10), t.value FROM tally t JOIN scenario s USING (scenario_id)
+                 WHERE s.archived_us IS NULL AND t.name LIKE 'excluded.%'",
+                |name, reason, count| {
+                    facts.entry(name).or_default().excluded.insert(reason, count);
+                },
+            )?;
+            // Kind 2 is an instruction.
+            counts(
+                conn,
+                "SELECT s.name, '', count(*) FROM record r JOIN scenario s USING (scenario_id)
+                 WHERE r.kind = 2 AND s.archived_us IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM consumption c WHERE c.record_sequence = r.sequence)
+                 GROUP BY s.scenario_id",
+                |name, _, count| facts.entry(name).or_default().instructions = count,
+            )?;
+            facts
+                .into_iter()
+                .map(|(name, facts)| Ok((ScenarioName::new(name).map_err(StoreError::damaged)?, facts)))
+                .collect()
+        })
+    }
+}
+
+fn counts(conn: &rusqlite::Connection, sql: &str, mut take: impl FnMut(String, String, u64)) -> Result<(), StoreError> {
+    let doing = "counting for status";
+    let mut statement = conn.prepare_cached(sql).doing(doing)?;
+    let rows = statement
+        .query_map([], |row| {
+            Ok((
+                row.get::<_, String>(0)?,
+                row.get::<_, String>(1)?,
+                row.get::<_, f64>(2)? as u64,
+            ))
+        })
+        .doing(doing)?;
+    for row in rows {
+        let (name, key, count) = row.doing(doing)?;
+        take(name, key, count);
+    }
+    Ok(())
+}

@@ -51,7 +51,7 @@ impl Activate for TorchLive {
 }
 
 /// The files of a release; `None` for one without any. Blocking.
-fn files_of(publisher: &Publisher, release: &ReleaseId) -> Result<Option<PathBuf>, String> {
+pub fn files_of(publisher: &Publisher, release: &ReleaseId) -> Result<Option<PathBuf>, String> {
     let repository = publisher.repository();
     let empty = repository.describe(release).map_err(|error| error.to_string())?.bytes == 0;
     if empty {

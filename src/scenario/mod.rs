@@ -12,8 +12,8 @@ mod publication;
 mod publish;
 mod publish_error;
 mod publish_recovery;
-mod upkeep;
 mod supervisor;
+mod upkeep;
 mod watch;
 
 pub use catalog::{CatalogRow, catalog_row, commit_row};
@@ -22,9 +22,9 @@ pub use drive::{
     Answering, Ask, BaseModel, CONSUMER, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn, Watch,
     driver_of,
 };
-pub use live::TorchLive;
+pub use live::{TorchLive, files_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
-pub use upkeep::Collected;
 pub use supervisor::{LastStep, LoopBoard, LoopCounters, LoopState, Supervisor, supports};
+pub use upkeep::Collected;
 pub use watch::{Activate, ServeAsIs};

@@ -256,8 +256,34 @@ pub(super) fn render(state: &State, stats: &[(String, Stats)]) -> String {
         "Arrival to last response byte from the engine.",
     );
     store(&mut page, state);
+    learning(&mut page, state);
     scenarios(&mut page, stats);
     page.0
+}
+
+fn learning(page: &mut Page, state: &State) {
+    let counters = state.board.counters();
+    page.head(
+        "reef_training_steps_total",
+        "counter",
+        "Training steps that ended in this process, by outcome.",
+    );
+    for (outcome, count) in &counters.steps {
+        page.line(
+            &format!("reef_training_steps_total{{outcome=\"{outcome}\"}}"),
+            *count as f64,
+        );
+    }
+    page.counter(
+        "reef_training_failures_total",
+        "Attempts at a training step that failed and are tried again.",
+        counters.failures,
+    );
+    page.gauge(
+        "reef_training_running",
+        "Scenarios whose step is being made or judged now.",
+        counters.running as f64,
+    );
 }
 
 fn store(page: &mut Page, state: &State) {

@@ -28,6 +28,7 @@ mod server;
 mod state;
 mod status;
 mod stream;
+mod train;
 
 pub use options::{OnStoreFailure, ServeOptions};
 pub use server::{ServeError, Server, Shutdown, Stopped};

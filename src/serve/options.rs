@@ -35,6 +35,8 @@ pub struct ServeOptions {
     pub client_timeout: Duration,
     /// Requests to the engine at one time; more are refused.
     pub max_in_flight: usize,
+    /// Where leases of scenarios lie, for status.
+    pub run_dir: Option<std::path::PathBuf>,
 }
 
 /// What happens to an answer that cannot be recorded.
@@ -64,6 +66,7 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(10),
             client_timeout: Duration::from_secs(75),
             max_in_flight: 10_000,
+            run_dir: None,
         }
     }
 }

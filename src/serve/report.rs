@@ -33,6 +33,7 @@ pub(super) async fn report(
     };
     state.directory.resolve(&scenario, on_missing, None).await?;
     let appended = state.experience.append_report(report).await?;
+    state.board.wake();
     Ok(json(
         StatusCode::OK,
         &json!({"agent_record_id": appended.id, "scenario": scenario, "request_type": "report"}),

@@ -14,7 +14,7 @@ use super::query::decode;
 use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{import, inference, models, records, releases, report, scenarios, status};
+use super::{import, inference, models, records, releases, report, scenarios, status, train};
 use crate::domain::{Route, ScenarioName};
 
 /// Answers one request; every error becomes a response in the dialect of its route.
@@ -88,6 +88,7 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
         ["metrics"] if get => status::metrics(state).await,
         ["reef", "status"] if get => status::status(state).await,
         ["reef", "report"] if post => report::report(state, request).await,
+        ["reef", "train"] if post => train::train(state, request).await,
         ["reef", "records"] if post => import::one(state, request).await,
         ["reef", "records", "batch"] if post => import::many(state, request).await,
         ["reef", "scenarios"] if get => scenarios::list(state).await,
@@ -125,7 +126,7 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
 fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
         [] | [""] | ["healthz" | "metrics"] | ["v1", "models", ..] | ["reef", "status"] => &["GET"],
-        ["reef", "report" | "records"]
+        ["reef", "report" | "records" | "train"]
         | ["reef", "records", "batch"]
         | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
         ["reef", "scenarios"] => &["GET", "POST"],

@@ -17,7 +17,7 @@ use super::options::ServeOptions;
 use super::route;
 use super::state::State;
 use crate::engine::Engine;
-use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, Publisher};
+use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, LoopBoard, Publisher, Supervisor};
 
 /// How long records of answers already given may take to reach the disk after the last connection has closed.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -105,6 +105,7 @@ pub enum Stopped {
 pub struct Server {
     listener: TcpListener,
     state: Arc<State>,
+    supervisor: Option<Supervisor>,
 }
 
 impl Server {
@@ -124,7 +125,25 @@ impl Server {
         Ok(Self {
             listener,
             state: State::new(options, experience, directory, engine),
+            supervisor: None,
         })
+    }
+
+    /// The scenarios it serves.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.state.directory
+    }
+
+    /// What the loop tells its status by.
+    pub fn board(&self) -> &Arc<LoopBoard> {
+        &self.state.board
+    }
+
+    /// Learns while it serves.
+    #[must_use]
+    pub fn supervised_by(mut self, supervisor: Supervisor) -> Self {
+        self.supervisor = Some(supervisor);
+        self
     }
 
     /// Where it listens.
@@ -134,9 +153,14 @@ impl Server {
 
     /// Answers until told to stop.
     pub async fn run(self, shutdown: Shutdown) -> Stopped {
-        let Self { listener, state } = self;
+        let Self {
+            listener,
+            state,
+            supervisor,
+        } = self;
         let watched = CancellationToken::new();
         let watching = tokio::spawn(Arc::clone(&state.directory).watch(watched.clone()));
+        let learning = supervisor.map(|supervisor| tokio::spawn(supervisor.run(watched.clone())));
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         loop {
@@ -173,6 +197,13 @@ impl Server {
         }
         // It may be in the middle of loading a release; what it began is repaired at the next start.
         watching.abort();
+        if let Some(learning) = learning {
+            // A step in progress is stopped, not waited for: it goes on at the next start.
+            let abort = learning.abort_handle();
+            if stopped == Stopped::Forced || tokio::time::timeout(SETTLE, learning).await.is_err() {
+                abort.abort();
+            }
+        }
         stopped
     }
 }

@@ -14,7 +14,7 @@ use super::options::ServeOptions;
 use crate::domain::RecordId;
 use crate::engine::Engine;
 use crate::experience::{Experience, Interruption, StoreError};
-use crate::scenario::Directory;
+use crate::scenario::{Directory, LoopBoard};
 use crate::sys::clock;
 
 /// The service's shared parts.
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) experience: Experience,
     pub(super) directory: Arc<Directory>,
     pub(super) engine: Arc<dyn Engine>,
+    /// What the loop tells; empty where none runs in this process.
+    pub(super) board: Arc<LoopBoard>,
     pub(super) admission: Arc<Admission>,
     pub(super) metrics: Metrics,
     pub(super) started: Instant,
@@ -43,6 +45,7 @@ impl State {
     ) -> Arc<Self> {
         Arc::new(Self {
             tokens: Tokens::new(&options.tokens),
+            board: Arc::default(),
             admission: Admission::new(options.max_in_flight),
             experience,
             directory,

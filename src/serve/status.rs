@@ -11,6 +11,7 @@ use super::error::ApiError;
 use super::metrics;
 use super::reply::{ReplyBody, json, json_private};
 use super::state::State;
+use super::train;
 use crate::experience::{Health, Stats};
 use crate::scenario::ScenarioHandle;
 use crate::sys::clock;
@@ -33,13 +34,16 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
         Ok(stats) => (stats, None),
         Err(error) => (std::collections::BTreeMap::new(), Some(error.message)),
     };
+    let facts = train::facts(state).await;
     let mut scenarios = Map::new();
     let mut total = Stats::default();
     for handle in state.directory.in_use() {
         let none = Stats::default();
         let of = stats.get(handle.name()).unwrap_or(&none);
         total.add(of);
-        scenarios.insert(handle.name().to_string(), scenario(&handle, of));
+        let mut row = scenario(&handle, of);
+        train::add_status(state, handle.name(), facts.get(handle.name()), &mut row);
+        scenarios.insert(handle.name().to_string(), row);
     }
     let store_error = match state.experience.health() {
         Health::Ok => read_error,

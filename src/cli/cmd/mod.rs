@@ -11,7 +11,9 @@ mod completions;
 mod config;
 mod docs;
 mod doctor;
+mod eval;
 mod init;
+mod instruct;
 mod man;
 mod model;
 mod records;
@@ -41,8 +43,12 @@ pub(crate) enum Command {
     Docs(docs::DocsArgs),
     /// Check this machine and this deployment, and say how to fix what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Measure a release on a task suite, alone or against another one
+    Eval(eval::EvalArgs),
     /// Start a deployment: a serve.toml with comments, a client to try it, a README
     Init(init::InitArgs),
+    /// Ask a scenario for a training step, in words
+    Instruct(instruct::InstructArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
     /// Import, download, list and show models for the embedded engine
@@ -81,7 +87,9 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Config(args) => config::run(context, args),
         Command::Docs(args) => docs::run(context, args),
         Command::Doctor(args) => doctor::run(context, args),
+        Command::Eval(args) => eval::run(context, args),
         Command::Init(args) => init::run(context, args),
+        Command::Instruct(args) => instruct::run(context, args),
         Command::Man(args) => man::run(context, args),
         Command::Model(args) => model::run(context, args),
         Command::Records(args) => records::run(context, args),

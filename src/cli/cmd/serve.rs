@@ -12,7 +12,8 @@ use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, learning, logging, openmp, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
-use crate::scenario::{DirectoryError, ServeAsIs};
+use crate::recipe::{Recipe, TrainerKind};
+use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
 
 /// Time between two looks for bodies that retention does not keep.
@@ -74,13 +75,13 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     openmp::settle_for(context, &settings)?;
     logging::for_service(context, &settings);
     // Faults of the recipe are told before anything starts.
-    learning::recipe(&settings)?;
+    let recipe = learning::recipe(&settings)?.filter(|recipe| settings.training.enabled && recipe.learns());
     let runtime = context.runtime()?;
     let ended = runtime.block_on(async {
         let shutdown = Shutdown::on_signals()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
         let server = tokio::select! {
-            started = tokio::time::timeout(settings.reef.ready_timeout, start(context, &settings, &shutdown)) => {
+            started = tokio::time::timeout(settings.reef.ready_timeout, start(context, &settings, recipe, &shutdown)) => {
                 started.map_err(|_| too_slow(&settings))??
             }
             () = shutdown.drain.cancelled() => return Err(CliError::interrupted()),
@@ -105,23 +106,33 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
 }
 
 /// Everything up to the first request: engine, releases, store, address.
-async fn start(context: &Context, settings: &Settings, shutdown: &Shutdown) -> Result<Server, CliError> {
+async fn start(
+    context: &Context,
+    settings: &Settings,
+    recipe: Option<Recipe>,
+    shutdown: &Shutdown,
+) -> Result<Server, CliError> {
     let wanted = settings.clone();
     // Loading a model takes long and does not yield.
-    let engine = tokio::task::spawn_blocking(move || engines::build(&wanted))
+    let built = tokio::task::spawn_blocking(move || engines::build(&wanted))
         .await
-        .map_err(|error| CliError::from_error(Exit::Unexpected, error))??
-        .engine;
+        .map_err(|error| CliError::from_error(Exit::Unexpected, error))??;
+    let learner = match recipe {
+        Some(recipe) => Some((learning::hands(settings, &recipe, Some(&built))?, recipe)),
+        None => None,
+    };
     let publisher = context.publisher_of(settings, Store::Create)?;
     let store = publisher.experience().clone();
-    let server = Server::bind(
-        options(settings),
-        publisher,
-        base_seed(settings),
-        engine,
-        Arc::new(ServeAsIs),
-    )
-    .await?;
+    let activate: Arc<dyn Activate> = match &built.torch {
+        Some(torch) => Arc::new(TorchLive::new(torch.clone(), publisher.clone())),
+        None => Arc::new(ServeAsIs),
+    };
+    let engine = Arc::clone(&built.engine);
+    let mut server = Server::bind(options(settings), publisher, base_seed(settings), engine, activate).await?;
+    if let Some((hands, recipe)) = learner {
+        let supervisor = supervisor(settings, &server, recipe, hands);
+        server = server.supervised_by(supervisor);
+    }
     tokio::spawn(store.keep_pruned(retention(settings), RETENTION_INTERVAL, shutdown.drain.clone()));
     Ok(server)
 }
@@ -135,6 +146,29 @@ fn too_slow(settings: &Settings) -> CliError {
         ),
     )
     .hint("raise reef.ready-timeout: a large model or a slow disk needs longer")
+}
+
+fn supervisor(settings: &Settings, server: &Server, recipe: Recipe, hands: Hands) -> Supervisor {
+    let directory = Arc::clone(server.directory());
+    // The embedded trainer makes one step at a time; external ones may overlap.
+    let turns = if recipe.trainer.backend == TrainerKind::Torch {
+        1
+    } else {
+        2
+    };
+    Supervisor {
+        driver: Driver::new(
+            directory.publisher().clone(),
+            recipe,
+            Live::Serving(Arc::clone(&directory)),
+            hands,
+            learning::work_dir(settings),
+        ),
+        directory,
+        run_dir: settings.storage.run_dir(),
+        turns,
+        board: Arc::clone(server.board()),
+    }
 }
 
 fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<Option<running::Posted>, CliError> {
@@ -290,6 +324,7 @@ fn options(settings: &Settings) -> ServeOptions {
         drain: reef.drain_timeout,
         client_timeout: reef.client_timeout,
         max_in_flight: reef.max_in_flight as usize,
+        run_dir: Some(settings.storage.run_dir()),
     }
 }
 

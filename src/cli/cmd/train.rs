@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::context::Store;
 use crate::cli::progress::Progress;
-use crate::cli::{CliError, Context, Exit, format, learning};
+use crate::cli::{CliError, Context, Exit, engines, format, learning};
 use crate::domain::ScenarioName;
-use crate::scenario::{Ask, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn};
+use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
 
 /// How often a watching command looks for new experience.
@@ -90,6 +90,12 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
     }
     let settings = context.settings()?;
     let (work, run_dir) = (learning::work_dir(settings), settings.storage.run_dir());
+    let built = if learning::gate_answers(&recipe) {
+        Some(engines::build(settings)?)
+    } else {
+        None
+    };
+    let hands = learning::hands(settings, &recipe, built.as_ref())?;
     context.block_on(async move {
         let publisher = context.publisher(Store::MustExist)?;
         let names = if args.scenario.is_empty() {
@@ -110,7 +116,6 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
             // A scenario that only ever recorded has no chain yet.
             publisher.create(name, mode, None).await?;
         }
-        let hands = Hands::new(&recipe, None, None, None)?;
         let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
         drive(context, &driver, &leases, &args).await
     })

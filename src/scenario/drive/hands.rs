@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
 use super::LoopError;
-use crate::domain::{ContentId, ContentKind, FrozenRelease, ReleaseId, ScenarioName};
+use crate::domain::{ContentId, ContentKind, FrozenRelease, ReleaseId, ScenarioName, Verdict};
 use crate::engine::Engine;
 use crate::engine::torch::TorchHandle;
-use crate::eval::Side;
+use crate::eval::{Contest, Question, Side, Terms, judge_by_answers};
 use crate::recipe::{Recipe, TrainerKind};
 use crate::scenario::live;
 use crate::train::{Backend, Placement, TrainSettings, Trainer};
@@ -95,6 +98,18 @@ impl Hands {
         })
     }
 
+    /// For measuring only.
+    pub fn measuring(engine: &Arc<dyn Engine>, torch: Option<&TorchHandle>, judge: Option<Arc<dyn Engine>>) -> Self {
+        Self {
+            answering: Some(Answering {
+                engine: Arc::clone(engine),
+                torch: torch.cloned(),
+            }),
+            embedded: None,
+            judge,
+        }
+    }
+
     pub(super) fn embedded(&self) -> Result<&Embedded, LoopError> {
         self.embedded.as_ref().ok_or_else(|| LoopError::Trainer {
             reason: "this process has no embedded trainer".to_owned(),
@@ -108,7 +123,7 @@ impl Hands {
     }
 
     /// Loads files under a name of their own and gives the side that answers with them.
-    pub(super) async fn side(&self, name: &str, files: Option<&Path>) -> Result<Side, LoopError> {
+    async fn side(&self, name: &str, files: Option<&Path>) -> Result<Side, LoopError> {
         let failed = |reason: String| LoopError::Gate { reason };
         let answering = self.answering()?;
         let torch = answering.torch.as_ref().ok_or_else(|| {
@@ -130,7 +145,7 @@ impl Hands {
     }
 
     /// Lets go of the weights of a side.
-    pub(super) async fn release(&self, side: &Side) {
+    async fn release(&self, side: &Side) {
         if let Some(torch) = self.answering.as_ref().and_then(|answering| answering.torch.as_ref())
             && let Err(error) = torch.unload(&side.scenario).await
         {
@@ -138,8 +153,46 @@ impl Hands {
         }
     }
 
+    /// Loads both sides beside what serves, lets them answer, and lets them go. Without `against` the candidate is
+    /// measured alone. `name` keeps contests apart that may run at the same time.
+    pub async fn contest(
+        &self,
+        name: &str,
+        terms: &Terms<'_>,
+        questions: &[Question],
+        candidate: Option<&Path>,
+        against: Option<Option<&Path>>,
+        cancel: &CancellationToken,
+        watch: &(dyn Fn(usize) + Send + Sync),
+    ) -> Result<Verdict, LoopError> {
+        // Names that no scenario's traffic uses.
+        let token = &hex::encode(Sha256::digest(name))[..16];
+        let candidate = self.side(&format!("gate-candidate-{token}"), candidate).await?;
+        let current = match against {
+            None => None,
+            Some(files) => match self.side(&format!("gate-served-{token}"), files).await {
+                Ok(side) => Some(side),
+                Err(error) => {
+                    self.release(&candidate).await;
+                    return Err(error);
+                }
+            },
+        };
+        let contest = Contest {
+            judge: self.judge_side(&candidate),
+            candidate,
+            current,
+        };
+        let verdict = judge_by_answers(terms, questions, &contest, cancel, watch).await;
+        self.release(&contest.candidate).await;
+        if let Some(current) = &contest.current {
+            self.release(current).await;
+        }
+        verdict.map_err(|error| super::judge::refused(&error, cancel))
+    }
+
     /// Who answers the questions of `judge` checkers.
-    pub(super) fn judge_side(&self, like: &Side) -> Option<Side> {
+    fn judge_side(&self, like: &Side) -> Option<Side> {
         self.judge.as_ref().map(|engine| Side {
             engine: Arc::clone(engine),
             ..like.clone()

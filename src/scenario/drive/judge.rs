@@ -1,12 +1,11 @@
 //! The candidate before the gate.
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, LoopError, LoopEvent, Watch};
 use crate::domain::Verdict;
-use crate::eval::{self, Compared, Contest, Draw, EvalError, Grading, Question, Suite, Terms, Trial};
+use crate::eval::{self, Compared, Draw, EvalError, Grading, Question, Suite, Terms, Trial};
 use crate::experience::Job;
 use crate::recipe::EvaluatorKind;
 
@@ -49,7 +48,18 @@ impl Driver {
                         "holdout"
                     },
                 };
-                self.contest(job, &terms, &questions, compared, cancel, &heard).await?
+                self.inner
+                    .hands
+                    .contest(
+                        job.scenario.as_str(),
+                        &terms,
+                        &questions,
+                        Some(&compared.candidate),
+                        Some(compared.current.as_deref()),
+                        cancel,
+                        &heard,
+                    )
+                    .await?
             }
         };
         let mut verdict = verdict;
@@ -103,47 +113,9 @@ impl Driver {
         })
         .await
     }
-
-    /// Loads both sides beside what serves, lets them answer, and lets them go.
-    async fn contest(
-        &self,
-        job: &Job,
-        terms: &Terms<'_>,
-        questions: &[Question],
-        compared: &Compared,
-        cancel: &CancellationToken,
-        heard: &(dyn Fn(usize) + Send + Sync),
-    ) -> Result<Verdict, LoopError> {
-        let hands = &self.inner.hands;
-        // Names that no scenario's traffic uses: they go with the measurement.
-        let token = &crate::sys::random::hex_token()[..12];
-        let candidate = hands
-            .side(&format!("gate-candidate-{token}"), Some(&compared.candidate))
-            .await?;
-        let served = match hands
-            .side(&format!("gate-served-{token}"), compared.current.as_deref())
-            .await
-        {
-            Ok(served) => served,
-            Err(error) => {
-                hands.release(&candidate).await;
-                return Err(error);
-            }
-        };
-        let contest = Contest {
-            judge: hands.judge_side(&served),
-            candidate,
-            current: Some(served.clone()),
-        };
-        let verdict = eval::judge_by_answers(terms, questions, &contest, cancel, heard).await;
-        hands.release(&contest.candidate).await;
-        hands.release(&served).await;
-        tracing::debug!(scenario = %job.scenario, step = job.step, ok = verdict.is_ok(), "contest held");
-        verdict.map_err(|error| refused(&error, cancel))
-    }
 }
 
-fn refused(error: &EvalError, cancel: &CancellationToken) -> LoopError {
+pub(super) fn refused(error: &EvalError, cancel: &CancellationToken) -> LoopError {
     if cancel.is_cancelled() || matches!(error, EvalError::Stopped) {
         LoopError::Stopped
     } else {

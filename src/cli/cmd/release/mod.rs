@@ -1,6 +1,6 @@
 //! `reef release`
 
-mod chain;
+pub(super) mod chain;
 mod decide;
 mod diff;
 mod files;
