@@ -27,7 +27,10 @@ const MAX_PROMPT: usize = 200;
 const MAX_COMMANDS: usize = 64;
 
 /// Queues an instruction.
-pub(super) async fn train(state: &Arc<State>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn train(
+    state: &Arc<State>,
+    request: Request<&mut Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
     let (parts, incoming) = request.into_parts();
     let scenario = headers::scenario(&parts.headers)?;
     let body = receive::body(incoming, state.options.max_body_bytes, state.options.client_timeout).await?;

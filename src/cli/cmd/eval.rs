@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::release::chain::{Chain, ScenarioOption};
 use crate::cli::progress::Progress;
 use crate::cli::table::Table;
-use crate::cli::{CliError, Context, Exit, engines, format, learning};
+use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
 use crate::domain::{Outcome, ReleaseId, Verdict};
 use crate::eval::{self, Draw, EvalError, Suite, Terms};
 use crate::recipe::{EvaluatorKind, GateSpec, SelectorKind};
@@ -69,6 +69,7 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
     if let Some((key, rule)) = spec.fault() {
         return Err(CliError::new(Exit::Usage, format!("{key} {rule}")));
     }
+    openmp::settle_for(context, settings)?;
     let built = engines::build(settings)?;
     let hands = Hands::measuring(&built.engine, built.torch.as_ref(), engines::judge(settings)?);
     let verdict = context.block_on(async {

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::context::Store;
 use crate::cli::progress::Progress;
-use crate::cli::{CliError, Context, Exit, engines, format, learning};
+use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
 use crate::domain::ScenarioName;
+use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
 
@@ -89,6 +90,9 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
         );
     }
     let settings = context.settings()?;
+    if recipe.trainer.backend == TrainerKind::Torch || learning::gate_answers(&recipe) {
+        openmp::settle(context)?;
+    }
     let (work, run_dir) = (learning::work_dir(settings), settings.storage.run_dir());
     let built = if learning::gate_answers(&recipe) {
         Some(engines::build(settings)?)
