@@ -65,7 +65,12 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
                 .hint("give one with --suite DIR, or name a recipe whose gate has one")
         })?;
     let suite = Suite::load(&path).map_err(CliError::from)?;
-    let spec = spec(&args, gate, &suite, recipe.as_ref().map_or(1, |recipe| recipe.gate.repeats))?;
+    let spec = spec(
+        &args,
+        gate,
+        &suite,
+        recipe.as_ref().map_or(1, |recipe| recipe.gate.repeats),
+    )?;
     if let Some((key, rule)) = spec.fault() {
         return Err(CliError::new(Exit::Usage, format!("{key} {rule}")));
     }
