@@ -34,16 +34,11 @@ pub(super) fn run(
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|e| {
-                died(
-                    format!("could not be started from {}: {e}", program.display()),
-                    String::new(),
-                )
-            })?,
+            .map_err(|e| died(format!("could not be started from {}: {e}", program.display()), ""))?,
     );
     let (stdin, stdout, stderr) = (child.0.stdin.take(), child.0.stdout.take(), child.0.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-        return Err(died("has no pipes".to_owned(), String::new()));
+        return Err(died("has no pipes".to_owned(), ""));
     };
     std::thread::scope(|scope| {
         let words = scope.spawn(move || last_words(stderr));
@@ -101,7 +96,7 @@ pub(super) fn run(
         if control.is_cancelled() {
             return Err(TrainError::Cancelled);
         }
-        Err(died(fate, words.join().unwrap_or_default()))
+        Err(died(fate, &words.join().unwrap_or_default()))
     })
 }
 
@@ -122,7 +117,7 @@ impl Drop for Reaped {
     }
 }
 
-fn died(fate: String, last_words: String) -> TrainError {
+fn died(fate: String, last_words: &str) -> TrainError {
     let last_words = match last_words.trim() {
         "" => "none".to_owned(),
         words => words.to_owned(),

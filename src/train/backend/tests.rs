@@ -533,6 +533,24 @@ fn what_cannot_fit_or_be_read_is_refused_before_anything_runs() {
     assert!(refuse(place.job(1, None, clipped)).contains("w_pack"));
 }
 
+#[test]
+fn a_bf16_base_trains_an_f32_adapter_to_nearly_the_same_gradient() {
+    let place = Place::new();
+    let mut s = settings(objective("sft", json!({})), lora());
+    let wide = trained(run(&Trainer::new(), &place.job(1, None, s.clone())));
+    s.precision = crate::train::Precision::Bf16;
+    s.limits.recompute = true;
+    let narrow = trained(run(&Trainer::new(), &place.job(2, None, s)));
+    for name in ["loss", "grad_norm"] {
+        let (a, b) = (wide.metrics[name], narrow.metrics[name]);
+        assert!(a != b && (a - b).abs() < 0.03 * a, "{name}: {a} {b}");
+    }
+    let saved = crate::train::tensors::read(&narrow.candidate.join("adapter_model.safetensors")).unwrap();
+    assert!(saved.tensors.values().all(|t| t.kind() == Kind::Float));
+    let state = crate::train::tensors::read(&narrow.candidate.join(checkpoint::OPTIMIZER)).unwrap();
+    assert!(state.tensors.values().all(|t| t.kind() == Kind::Float));
+}
+
 /// Loss, gradient norm and every parameter after three steps, against PyTorch + peft + torch.optim.AdamW
 /// (`scripts/golden/train_step.py`).
 #[test]
