@@ -20,6 +20,8 @@ mod torch;
 mod disabled;
 
 #[cfg(all(test, feature = "torch"))]
+mod gradient_tests;
+#[cfg(all(test, feature = "torch"))]
 mod learning_tests;
 #[cfg(all(test, feature = "torch"))]
 mod testing;

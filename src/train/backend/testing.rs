@@ -8,10 +8,14 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tch::{Device, Kind, Tensor};
 
+use crate::domain::{BatchId, RecordId, ScenarioName};
+use crate::train::objective::ObjectiveSettings;
+use crate::train::optim::OptimizerSettings;
 use crate::train::testing::normal;
+use crate::train::{Method, TrainBatch, TrainRow, TrainSettings};
 
 /// The shape of a tiny decoder.
 pub(super) struct Tiny {
@@ -93,5 +97,62 @@ impl Tiny {
             named.push(("lm_head.weight".to_owned(), random(&[self.vocab, self.hidden])));
         }
         Tensor::write_safetensors(&named, dir.join("model.safetensors")).unwrap();
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "called with json! literals")]
+pub(super) fn objective(name: &str, overrides: Value) -> ObjectiveSettings {
+    ObjectiveSettings::from_family(name, overrides.as_object().unwrap_or(&Map::new())).unwrap()
+}
+
+pub(super) fn lora() -> Method {
+    Method::Lora {
+        rank: 4,
+        alpha: 8.0,
+        targets: ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
+            .map(str::to_owned)
+            .to_vec(),
+        seed: 7,
+    }
+}
+
+pub(super) fn settings(objective: ObjectiveSettings, method: Method) -> TrainSettings {
+    TrainSettings {
+        method,
+        optimizer: OptimizerSettings {
+            learning_rate: 0.01,
+            max_grad_norm: 0.0,
+            ..OptimizerSettings::default()
+        },
+        ..TrainSettings::new(objective)
+    }
+}
+
+/// Five rows of two comparison sets, of different lengths, temperatures and masks.
+pub(super) fn batch() -> TrainBatch {
+    let rows = (0..5u32)
+        .map(|i| {
+            let prompt: Vec<u32> = (0..3 + i % 2).map(|t| (i + 2 * t) % 19).collect();
+            let response: Vec<u32> = (0..2 + i).map(|t| (3 * i + 5 * t + 1) % 19).collect();
+            let n = response.len();
+            TrainRow {
+                sources: vec![RecordId::new(format!("r{i}")).unwrap()],
+                prompt,
+                loss_mask: (0..n).map(|t| t != 1 || n < 3).collect(),
+                action_mask: Some(vec![true; n]),
+                log_probs: Some((0..n).map(|t| -2.0 - 0.3 * t as f32).collect()),
+                temperature: [1.0, 0.7][i as usize % 2],
+                reward: Some(f64::from(i % 3)),
+                group: Some(["a", "b"][usize::from(i < 3)].to_owned()),
+                spans: Vec::new(),
+                truncated: false,
+                response,
+            }
+        })
+        .collect();
+    TrainBatch {
+        id: BatchId::new("batch-1").unwrap(),
+        scenario: ScenarioName::new("s").unwrap(),
+        rows,
     }
 }
