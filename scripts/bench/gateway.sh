@@ -43,7 +43,7 @@ start_mock() {
 
 # A service in a fresh directory in front of $1; its address goes to $service, its process to $pid.
 start_reef() {
-  local dir="$out/reef-$2"
+  local dir="$out/files-$2"
   mkdir -p "$dir"
   (cd "$dir" && exec "$REEF_BIN" serve --json --port 0 --upstream-url "http://$1") >"$dir/events" 2>"$dir/log" &
   pid=$!; pids+=("$pid")
@@ -73,7 +73,7 @@ count() {
 parity() {
   kill -TERM "$pid"; wait "$pid" || true
   local stored
-  stored=$(cd "$out/reef-$1" && "$REEF_BIN" records stats --json | sed -n 's/.*"exchanges": *\([0-9]*\).*/\1/p' | head -1)
+  stored=$(cd "$out/files-$1" && "$REEF_BIN" records stats --json | sed -n 's/.*"exchanges": *\([0-9]*\).*/\1/p' | head -1)
   row "$1: receipts handed out / rows readable" "$receipts / $stored" "equal"
   receipts=0
 }
@@ -112,7 +112,7 @@ reef:
   agent_record_dir: records
 YAML
   venv_python=$(realpath -s "$venv/bin/python")
-  (cd "$dir" && REEF_CONFIG=serve.yaml exec "$venv_python" -m reef.service) >"$dir/log" 2>&1 &
+  (cd "$dir" && REEF_CONFIG=$PWD/serve.yaml exec "$venv_python" -m reef.service) >"$dir/log" 2>&1 &
   infra=$!; pids+=("$infra")
   until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 "$infra" || { cat "$dir/log" >&2; exit 1; }; sleep 0.2; done
   "$load" --target "127.0.0.1:$port" --seconds "$seconds" >"$out/infra-64"
