@@ -65,10 +65,39 @@ pub(super) struct Marks<'a> {
 /// of another batch, or none at all, refuses the whole before anything is marked.
 pub(super) fn mark(tx: &mut WriteTx<'_>, scenario_id: i64, marks: &Marks<'_>) -> Result<usize, StoreError> {
     let doing = "marking records as consumed";
+    let sequences = unmarked(tx.conn, scenario_id, marks)?;
+    let mut insert = tx
+        .conn
+        .prepare_cached(
+            "INSERT INTO consumption (record_sequence, consumer, batch_id, step, outcome, at_us)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
+        )
+        .doing(doing)?;
+    let now = clock::now_us();
+    let step = marks.step.map(|step| i64::try_from(step).unwrap_or(i64::MAX));
+    let mut marked = 0;
+    for sequence in sequences {
+        marked += insert
+            .execute(params![
+                sequence,
+                marks.consumer,
+                marks.batch.as_str(),
+                step,
+                marks.outcome,
+                now
+            ])
+            .doing(doing)?;
+    }
+    tx.tallies.add(scenario_id, name::CONSUMED, marked as f64);
+    Ok(marked)
+}
+
+/// The records of a batch that are not marked yet; refuses a record of another batch, or none at all.
+pub(super) fn unmarked(conn: &Connection, scenario_id: i64, marks: &Marks<'_>) -> Result<Vec<i64>, StoreError> {
+    let doing = "looking up the records of a batch";
     let mut sequences = Vec::with_capacity(marks.records.len());
     // Statement by statement: a list of any length, and no limit on variables.
-    let mut lookup = tx
-        .conn
+    let mut lookup = conn
         .prepare_cached(
             "SELECT r.sequence, c.batch_id FROM record r
              LEFT JOIN consumption c ON c.record_sequence = r.sequence AND c.consumer = ?3
@@ -99,30 +128,7 @@ pub(super) fn mark(tx: &mut WriteTx<'_>, scenario_id: i64, marks: &Marks<'_>) ->
             Some((sequence, None)) => sequences.push(sequence),
         }
     }
-    let mut insert = tx
-        .conn
-        .prepare_cached(
-            "INSERT INTO consumption (record_sequence, consumer, batch_id, step, outcome, at_us)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
-        )
-        .doing(doing)?;
-    let now = clock::now_us();
-    let step = marks.step.map(|step| i64::try_from(step).unwrap_or(i64::MAX));
-    let mut marked = 0;
-    for sequence in sequences {
-        marked += insert
-            .execute(params![
-                sequence,
-                marks.consumer,
-                marks.batch.as_str(),
-                step,
-                marks.outcome,
-                now
-            ])
-            .doing(doing)?;
-    }
-    tx.tallies.add(scenario_id, name::CONSUMED, marked as f64);
-    Ok(marked)
+    Ok(sequences)
 }
 
 /// The batches that used a record.

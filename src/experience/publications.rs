@@ -1,7 +1,7 @@
 //! Publications: the intent before, the settlement after. Settling marks the batch consumed, records the verdict and
 //! indexes the release in one transaction.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -95,8 +95,14 @@ impl Experience {
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
         let text = serde_json::to_string(settlement).map_err(StoreError::damaged)?;
+        let batch = settlement.batch.clone();
         self.write(Care::ChecksFirst, text.len(), move |tx| {
             let scenario_id = tx.scenario_id(&scenario)?;
+            // Once the head has moved it is too late to refuse.
+            if let Some(batch) = &batch {
+                consumption::unmarked(tx.conn, scenario_id, &marks(batch, None, ""))?;
+                refuse_second_user(tx.conn, scenario_id, batch)?;
+            }
             tx.conn
                 .prepare_cached(
                     "INSERT INTO intent (intent_id, scenario_id, owner, settlement, state, begun_us)
@@ -129,6 +135,30 @@ impl Experience {
             Ok(())
         })
         .await
+    }
+
+    /// The release that a batch became, and its step.
+    pub fn release_of_batch(
+        &self,
+        scenario: &ScenarioName,
+        batch: &BatchId,
+    ) -> Result<Option<(u64, ReleaseId)>, StoreError> {
+        self.read(|conn| {
+            conn.prepare_cached(
+                "SELECT p.step, p.release_id FROM step p JOIN scenario s USING (scenario_id)
+                 WHERE s.name = ?1 AND s.archived_us IS NULL AND p.batch_id = ?2 AND p.outcome IN ('released', 'held')
+                 ORDER BY p.step LIMIT 1",
+            )
+            .and_then(|mut s| {
+                s.query_row(params![scenario.as_str(), batch.as_str()], |row| {
+                    Ok((row.get(0)?, row.get::<_, String>(1)?))
+                })
+                .optional()
+            })
+            .doing("looking up the release of a batch")?
+            .map(|(step, id)| Ok((step, ReleaseId::new(id).map_err(StoreError::damaged)?)))
+            .transpose()
+        })
     }
 
     /// Whether this store ever began a publication of this id.
@@ -383,12 +413,50 @@ fn consume(
     outcome: &str,
 ) -> Result<(), StoreError> {
     let Some(batch) = batch else { return Ok(()) };
-    let marks = Marks {
+    match consumption::mark(tx, scenario_id, &marks(batch, Some(step), outcome)) {
+        Ok(_) => Ok(()),
+        // It was checked when the publication began. The release is out; refusing to record it would stop its scenario
+        // for ever, and nothing is marked twice.
+        Err(error @ (StoreError::Consumed { .. } | StoreError::Invalid { .. })) => {
+            tracing::error!(%error, batch = %batch.batch_id, "a batch was not marked consumed");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn marks<'a>(batch: &'a BatchUse, step: Option<u64>, outcome: &'a str) -> Marks<'a> {
+    Marks {
         consumer: &batch.consumer,
         batch: &batch.batch_id,
-        step: Some(step),
+        step,
         outcome,
         records: &batch.records,
-    };
-    consumption::mark(tx, scenario_id, &marks).map(|_| ())
+    }
+}
+
+/// One publication of a consumer's batch at a time: two that share a record could both be held, and neither refused.
+fn refuse_second_user(conn: &Connection, scenario_id: i64, batch: &BatchUse) -> Result<(), StoreError> {
+    let doing = "reading publications in progress";
+    let mut statement = conn
+        .prepare_cached("SELECT settlement FROM intent WHERE state = 'open' AND scenario_id = ?1")
+        .doing(doing)?;
+    let rows = statement
+        .query_map([scenario_id], |row| row.get::<_, String>(0))
+        .doing(doing)?;
+    for text in rows {
+        let other: Settlement = serde_json::from_str(&text.doing(doing)?).map_err(StoreError::damaged)?;
+        if let Some(other) = other.batch
+            && other.consumer == batch.consumer
+            && other.records.iter().any(|id| batch.records.contains(id))
+        {
+            return Err(StoreError::Invalid {
+                what: format!(
+                    "batch {} of {} is being published by another process; wait for it",
+                    other.batch_id, other.consumer
+                ),
+            });
+        }
+    }
+    Ok(())
 }

@@ -199,8 +199,23 @@ impl Publisher {
         }
     }
 
-    /// Publishes a candidate on top of the head it was built on, or fails with a conflict.
+    /// Publishes a candidate on top of the head it was built on, or fails with a conflict. A batch that became a release
+    /// already, before a crash perhaps, gives that release: no batch is released twice.
     pub async fn publish(&self, candidate: Candidate) -> Result<Published, PublishError> {
+        if let Some(batch) = &candidate.batch {
+            self.sync(&candidate.scenario).await?;
+            let (name, batch) = (candidate.scenario.clone(), batch.batch_id.clone());
+            let known = self
+                .reading(move |experience| experience.release_of_batch(&name, &batch))
+                .await?;
+            if let Some((step, release)) = known {
+                let found = self.existing(release, candidate.held).await?;
+                return Ok(Published {
+                    step: Some(step),
+                    ..found
+                });
+            }
+        }
         let mut settlement = settlement(candidate.operation, Some(candidate.expected.clone()));
         settlement.held = candidate.held;
         settlement.base_release_id = Some(candidate.expected.clone());

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use reef::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
-use reef::experience::{Experience, StepQuery, StoreOptions};
+use bytes::Bytes;
+use reef::domain::{
+    BatchId, NewExchange, Operation, RecordId, ReleaseId, Route, ScenarioName, Tags, Timings, TrainingMode, Turn,
+};
+use reef::experience::{BatchUse, Experience, RecordQuery, StepQuery, StoreOptions};
 use reef::release::{Provenance, ReleaseError, RepositoryOptions, Source};
 use reef::scenario::{Candidate, PublishError, Publisher};
 
@@ -223,4 +226,81 @@ async fn an_index_that_is_lost_is_rebuilt_from_the_chain() {
         publisher.experience().indexed_head(&s).unwrap(),
         publisher.repository().head(&s).unwrap()
     );
+}
+
+fn exchange(receipt: &str) -> NewExchange {
+    NewExchange {
+        id: RecordId::new(receipt).unwrap(),
+        scenario: scenario("s"),
+        route: Some(Route::ChatCompletions),
+        release: None,
+        request: Bytes::from_static(b"{\"messages\": []}"),
+        response: Bytes::from_static(b"{}"),
+        streamed: false,
+        status: 200,
+        turn: Turn::default(),
+        tags: Tags::new(),
+        timings: Timings::default(),
+        capture: None,
+    }
+}
+
+fn batch(id: &str, records: &[&str]) -> BatchUse {
+    BatchUse {
+        batch_id: BatchId::new(id).unwrap(),
+        consumer: "policy".to_owned(),
+        records: records.iter().map(|r| RecordId::new(*r).unwrap()).collect(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_consumed_by_the_release_it_became_and_by_no_other() {
+    let rig = Rig::new();
+    let publisher = publisher(&rig);
+    let s = scenario("s");
+    let head = publisher.create(&s, TrainingMode::Auto, None).await.unwrap().release_id;
+    for receipt in ["r1", "r2", "r3"] {
+        publisher.experience().append_exchange(exchange(receipt)).await.unwrap();
+    }
+    let with = |dir: PathBuf, expected: &ReleaseId, batch: BatchUse| Candidate {
+        batch: Some(batch),
+        ..candidate(dir, expected, false)
+    };
+    // A publication that fails leaves the batch as it was.
+    let link = rig.adapter("broken", 9);
+    std::os::unix::fs::symlink("/etc/passwd", link.join("x")).unwrap();
+    publisher
+        .publish(with(link, &head, batch("b1", &["r1", "r2"])))
+        .await
+        .unwrap_err();
+    let unused = RecordQuery {
+        scenario: Some(s.clone()),
+        not_consumed_by: Some("policy".to_owned()),
+        limit: 100,
+        ..RecordQuery::default()
+    };
+    assert_eq!(publisher.experience().records(&unused).unwrap().len(), 3);
+    let released = publisher
+        .publish(with(rig.adapter("a", 1), &head, batch("b1", &["r1", "r2"])))
+        .await
+        .unwrap();
+    assert_eq!(publisher.experience().records(&unused).unwrap().len(), 1);
+    // The same batch again is the same release, though its head is old by now.
+    let again = publisher
+        .publish(with(rig.adapter("a", 1), &head, batch("b1", &["r1", "r2"])))
+        .await
+        .unwrap();
+    assert_eq!((again.release_id, again.appended), (released.release_id.clone(), false));
+    // A record of one batch cannot go into another, and the head does not move over it.
+    for (id, records) in [("b2", vec!["r2", "r3"]), ("b3", vec!["r3", "unknown"])] {
+        let error = publisher
+            .publish(with(rig.adapter("c", 2), &released.release_id, batch(id, &records)))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, PublishError::Store(_)), "{error}");
+    }
+    assert_eq!(publisher.repository().head(&s).unwrap(), Some(released.release_id));
+    let row = &publisher.experience().steps(&s, &StepQuery::default()).unwrap()[0];
+    assert_eq!(row.high_water, 2);
+    assert_eq!(row.batch_id, Some(BatchId::new("b1").unwrap()));
 }
