@@ -1,7 +1,7 @@
 //! How the release chain speaks to the command line: where its files are, and how its failures exit.
 
 use crate::config::Settings;
-use crate::release::{ReleaseError, RepositoryOptions};
+use crate::release::{ReleaseError, Remote, RepositoryOptions};
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
 use super::context::Store;
@@ -35,13 +35,27 @@ impl Context {
             git_timeout: release.git_timeout_s,
         };
         let experience = self.store_of(settings, Store::Create)?;
-        Ok(Publisher::open(
+        let mirror = match &release.remote {
+            Some(url) if release.push => Some(Remote::new(url, release.lfs_url.clone())),
+            None if release.push => {
+                return Err(
+                    CliError::new(Exit::Usage, "release.push is on and release.remote is not set")
+                        .hint("set release.remote to the git remote to push to, or release.push to false"),
+                );
+            }
+            _ => None,
+        };
+        let publisher = Publisher::open(
             &storage.artifacts_git(),
             &storage.cache_dir(),
             &storage.run_dir(),
             experience,
             options,
-        )?)
+        )?;
+        if let Some(mirror) = mirror {
+            publisher.push_everything_to(mirror);
+        }
+        Ok(publisher)
     }
 }
 

@@ -97,7 +97,7 @@ impl Repository {
     }
 
     /// Deletes what a plan names. The releases it prunes must have been marked before.
-    pub fn collect(&self, plan: GcPlan) -> Result<(), ReleaseError> {
+    pub fn collect(&self, plan: &GcPlan) -> Result<(), ReleaseError> {
         for path in &plan.files {
             match fs::remove_file(path) {
                 Ok(()) => {}

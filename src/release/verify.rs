@@ -87,7 +87,7 @@ impl Repository {
 }
 
 impl Check<'_> {
-    fn damaged(&mut self, release: impl ToString, path: Option<&str>, problem: impl Into<String>) {
+    fn damaged(&mut self, release: &impl ToString, path: Option<&str>, problem: impl Into<String>) {
         self.found.damage.push(Damage {
             release: release.to_string(),
             path: path.map(str::to_owned),
@@ -123,7 +123,7 @@ impl Check<'_> {
                             .map(|id| (id, format!("it comes before {}, and", commit.id()))),
                     );
                 }
-                Err(_) => self.damaged(oid, None, format!("{from} is missing or unreadable")),
+                Err(_) => self.damaged(&oid, None, format!("{from} is missing or unreadable")),
             }
         }
         Ok(releases)

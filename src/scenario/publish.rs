@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use tokio_util::task::TaskTracker;
 
 use super::owner::Owner;
 use super::publication::{self, Bytes, Plan, frozen, perform, provenance, published, release_row, settlement};
 use super::publish_error::PublishError;
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, StoreError};
-use crate::release::{Component, Draft, Provenance, ReleaseError, Repository, RepositoryOptions, Source};
+use crate::release::{Component, Draft, Provenance, ReleaseError, Remote, Repository, RepositoryOptions, Source};
 use crate::sys::{clock, failpoint, random};
 
 /// Publishes into one repository and settles in one store. Cheap to clone.
@@ -28,6 +29,12 @@ pub(super) struct Inner {
     pub(super) owner: Owner,
     /// Publications this process is in the middle of.
     pub(super) in_flight: Mutex<HashSet<String>>,
+    /// Where every release is pushed to.
+    pub(super) mirror: OnceLock<Remote>,
+    /// Pushes under way.
+    pub(super) pushes: TaskTracker,
+    /// Held by the push that talks to the mirror.
+    pub(super) pushing: tokio::sync::Mutex<()>,
 }
 
 /// What new scenarios begin with.
@@ -98,8 +105,16 @@ impl Publisher {
                 experience,
                 owner,
                 in_flight: Mutex::new(HashSet::new()),
+                mirror: OnceLock::new(),
+                pushes: TaskTracker::new(),
+                pushing: tokio::sync::Mutex::new(()),
             }),
         })
+    }
+
+    /// From now on every release is pushed to `mirror`. The first one named stays.
+    pub fn push_everything_to(&self, mirror: Remote) {
+        self.inner.mirror.get_or_init(|| mirror);
     }
 
     /// The repository, for reading.
@@ -443,6 +458,7 @@ impl Publisher {
                 source,
             })?;
         hit("release::after_settle")?;
+        self.push_to_mirror(scenario);
         Ok(published(&row, Some(step)))
     }
 

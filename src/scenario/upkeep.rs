@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{ReleaseId, ScenarioName};
@@ -60,7 +62,9 @@ impl Publisher {
             })
         })?;
         self.blocking(move |repository| {
-            repository.collect(plan)?;
+            repository.collect(&plan)?;
+            // Publications may go on while git packs.
+            drop(plan);
             repository.pack(grace)
         })
         .await?;
@@ -107,6 +111,52 @@ impl Publisher {
             repository.push(&remote, &scenarios, &held, force)
         })
         .await
+    }
+
+    /// Pushes a chain to the mirror, beside whatever goes on. A push that fails is logged; the next one carries its
+    /// releases as well.
+    pub(super) fn push_to_mirror(&self, scenario: ScenarioName) {
+        let Some(mirror) = self.inner.mirror.get().cloned() else {
+            return;
+        };
+        let publisher = self.clone();
+        self.inner.pushes.spawn(async move {
+            let _one_at_a_time = publisher.inner.pushing.lock().await;
+            let shown = mirror.shown();
+            if let Err(error) = publisher.push(mirror, vec![scenario.clone()], false).await {
+                tracing::warn!(%scenario, remote = shown, %error, "a release was not pushed; the next push carries it");
+            }
+        });
+    }
+
+    /// Waits until nothing is being pushed to the mirror.
+    pub async fn finish_pushes(&self) {
+        self.inner.pushes.close();
+        self.inner.pushes.wait().await;
+        self.inner.pushes.reopen();
+    }
+
+    /// Collects every `interval` until cancelled, where retention says that content may go at all.
+    pub async fn keep_collected(
+        self,
+        keep: Option<usize>,
+        grace: Duration,
+        interval: Duration,
+        stop: CancellationToken,
+    ) {
+        if keep.is_none() {
+            return;
+        }
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            match self.collect(keep, grace, false).await {
+                Ok(collected) => tracing::info!(objects = collected.objects, bytes = collected.bytes, "collected"),
+                Err(error) => tracing::warn!(%error, "space could not be taken back"),
+            }
+        }
     }
 
     /// Brings chains from a remote and indexes them.

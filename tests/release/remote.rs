@@ -316,3 +316,42 @@ fn a_remote_that_is_not_there_is_said_in_a_line_with_no_credential() {
     let output = reef(&m.one, "", &["release", "push"]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn every_release_is_pushed_where_that_is_configured() {
+    let m = Two::new();
+    let mirrored = ["--release.push", "true", "--release.remote", m.remote.as_str()];
+    let run = |args: &[&str]| {
+        let mut all = args.to_vec();
+        all.extend(mirrored);
+        reef_json(&m.one, &all)
+    };
+    let released = run(&["release", "import", "tree", "--hold"])["release_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let promoted = run(&["release", "promote", &released])["release_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let home = m.dir.path().join("home");
+    let refs = stock_ok(&home, Path::new(&m.remote), "git", &["for-each-ref"]);
+    assert!(refs.contains(&format!("{promoted} commit\trefs/heads/s")), "{refs}");
+    // A remote that cannot be reached does not stop a release.
+    let away = reef(
+        &m.one,
+        "",
+        &[
+            "release",
+            "rollback",
+            "head~2",
+            "--release.push",
+            "true",
+            "--release.remote",
+            "/nonexistent/x.git",
+        ],
+    );
+    assert!(away.status.success(), "{}", String::from_utf8_lossy(&away.stderr));
+    assert!(String::from_utf8_lossy(&away.stderr).contains("not pushed"));
+    ok(&m.push(&m.one));
+}

@@ -18,6 +18,8 @@ use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, S
 
 /// Time between two looks for bodies that retention does not keep.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
+/// Time between two collections of releases that retention does not keep.
+const COLLECTION_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Answer requests and record them, until a signal says stop
 ///
@@ -128,11 +130,18 @@ async fn start(
         None => Arc::new(ServeAsIs),
     };
     let engine = Arc::clone(&built.engine);
+    let collecting = publisher.clone();
     let mut server = Server::bind(options(settings), publisher, base_seed(settings), engine, activate).await?;
     if let Some((hands, recipe)) = learner {
         let supervisor = supervisor(settings, &server, recipe, hands);
         server = server.supervised_by(supervisor);
     }
+    tokio::spawn(collecting.keep_collected(
+        Some(settings.release.retention as usize).filter(|keep| *keep > 0),
+        Duration::try_from_secs_f64(settings.release.gc_grace_h * 3600.0).unwrap_or(Duration::MAX),
+        COLLECTION_INTERVAL,
+        shutdown.drain.clone(),
+    ));
     tokio::spawn(store.keep_pruned(retention(settings), RETENTION_INTERVAL, shutdown.drain.clone()));
     Ok(server)
 }

@@ -54,6 +54,7 @@ pub(crate) fn promote(context: &Context, args: PromoteArgs) -> Result<Exit, CliE
             .publisher
             .promote(&chain.scenario, &target, expect.as_ref(), args.note)
             .await?;
+        chain.publisher.finish_pushes().await;
         Ok((chain, published))
     })?;
     told(context, &chain, &published)
@@ -75,6 +76,7 @@ pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, Cl
             }
             (tried, _) => tried?,
         };
+        chain.publisher.finish_pushes().await;
         Ok((chain, published))
     })?;
     told(context, &chain, &published)

@@ -134,6 +134,7 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
                 batch: None,
             })
             .await?;
+        chain.publisher.finish_pushes().await;
         Ok((chain, published))
     })?;
     told(context, &chain, &published)
