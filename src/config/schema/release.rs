@@ -10,6 +10,8 @@ section! {
     pub Release in "release" {
         /// A git remote that releases are pushed to and pulled from: a path, `ssh://`, `https://`.
         remote: Option<String>;
+        /// Push every release to the remote as it is published; a push that fails is logged and made good by the next.
+        push: bool = false;
         /// The LFS server of the remote, where it is not the one the remote implies.
         lfs_url: Option<String>;
         /// `key=value` settings for the git program, such as `credential.helper=store`: Reef's git reads no other
