@@ -36,20 +36,21 @@ use output::Output;
 pub fn main() -> ExitCode {
     crate::sys::failpoint::arm_from_env();
     let argv: Vec<OsString> = std::env::args_os().collect();
-    ExitCode::from(run(&argv).code())
+    ExitCode::from(run(argv).code())
 }
 
-fn run(argv: &[OsString]) -> Exit {
-    let (argv, overrides) = match dotted::split(argv.to_vec()) {
+fn run(argv: Vec<OsString>) -> Exit {
+    let early = early_output(&argv);
+    let (argv, overrides) = match dotted::split(argv) {
         Ok(split) => split,
-        Err(error) => return report(&early_output(argv), &error),
+        Err(error) => return report(&early, &error),
     };
     let cli = match Cli::command()
         .try_get_matches_from(&argv)
         .and_then(|matches| Cli::from_arg_matches(&matches))
     {
         Ok(cli) => cli,
-        Err(error) => return usage(&early_output(&argv), &error),
+        Err(error) => return usage(&early, &error),
     };
     let context = Context::new(&cli.global, overrides);
     if !cli.command.is_service() {

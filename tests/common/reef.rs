@@ -204,6 +204,7 @@ impl Drop for Reef {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
+            #[allow(clippy::print_stderr, reason = "a failed test shows what the service said")]
             eprintln!("--- log of the service ---\n{}", self.log());
         }
     }
