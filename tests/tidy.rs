@@ -217,3 +217,22 @@ fn every_setting_is_read_somewhere() {
     }
     assert!(unread.is_empty(), "settings that nothing reads:\n{}", unread.join("\n"));
 }
+
+/// The repository speaks of the project alone: nothing in it depends on where one machine keeps it.
+#[test]
+fn no_tracked_build_file_names_a_path_of_one_machine() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let here = root.to_str().unwrap();
+    for name in [
+        ".cargo/config.toml",
+        "Cargo.toml",
+        "build.rs",
+        "scripts/setup.sh",
+        "scripts/test.sh",
+    ] {
+        let text = fs::read_to_string(root.join(name)).unwrap();
+        for path in [here, "/home/", "/root/", "/work/"] {
+            assert!(!text.contains(path), "{name} names {path}");
+        }
+    }
+}

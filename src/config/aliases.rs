@@ -192,7 +192,7 @@ fn check_version(root: &mut Node, faults: &mut Vec<Fault>) {
         _ => false,
     };
     if !known {
-        faults.push(Fault::new(node.source.clone(), "schema-version", "expected 2").hint("or leave the key out"));
+        faults.push(Fault::new(node.source, "schema-version", "expected 2").hint("or leave the key out"));
     }
 }
 

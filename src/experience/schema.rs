@@ -142,6 +142,27 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// What is damaged in the file, or in references between its rows.
+pub(super) fn damage(conn: &Connection) -> Result<Vec<String>, StoreError> {
+    let doing = "checking the file";
+    let mut found = Vec::new();
+    conn.pragma_query(None, "quick_check", |row| {
+        let line: String = row.get(0)?;
+        if line != "ok" {
+            found.push(line);
+        }
+        Ok(())
+    })
+    .doing(doing)?;
+    conn.pragma_query(None, "foreign_key_check", |row| {
+        let (table, parent): (String, String) = (row.get(0)?, row.get(2)?);
+        found.push(format!("a row of {table} refers to a missing row of {parent}"));
+        Ok(())
+    })
+    .doing(doing)?;
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +183,20 @@ mod tests {
             let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
             assert_eq!(mode, "wal");
         }
+    }
+
+    #[test]
+    fn damage_is_found_and_a_sound_file_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open(&dir.path().join("experience.db")).unwrap();
+        assert_eq!(damage(&conn).unwrap(), Vec::<String>::new());
+        conn.pragma_update(None, "foreign_keys", false).unwrap();
+        conn.execute("INSERT INTO tally (scenario_id, name, value) VALUES (99, 'x', 1)", [])
+            .unwrap();
+        assert_eq!(
+            damage(&conn).unwrap(),
+            ["a row of tally refers to a missing row of scenario"]
+        );
     }
 
     #[test]

@@ -250,6 +250,11 @@ impl Experience {
         self.inner.readers.read(|conn| tally::read(conn, scenario))
     }
 
+    /// Looks through the whole file for damage; gives what it found. Takes as long as reading the file does.
+    pub fn damage(&self) -> Result<Vec<String>, StoreError> {
+        self.inner.readers.read(schema::damage)
+    }
+
     /// Whether the last write worked.
     pub fn health(&self) -> Health {
         self.inner.gauges.health()

@@ -295,10 +295,15 @@ fn store(path: &Path) -> Finding {
     }
     let opened = Experience::open(path, StoreOptions::default()).and_then(|store| {
         let stats = store.stats(None)?;
-        Ok(stats.values().map(|stats| stats.exchanges + stats.reports).sum::<u64>())
+        let records: u64 = stats.values().map(|stats| stats.exchanges + stats.reports).sum();
+        Ok((records, store.damage()?))
     });
+    let fix = "restore experience.db from a backup, or start with another --dir";
     match opened {
-        Ok(records) => good("store", format!("{} with {records} records", path.display())),
+        Ok((records, damage)) => match damage.first() {
+            None => good("store", format!("{} with {records} records is intact", path.display())),
+            Some(first) => bad("store", format!("{} is damaged: {first}", path.display()), fix),
+        },
         Err(error) => {
             let error = CliError::from(error);
             let cause = error
@@ -306,11 +311,7 @@ fn store(path: &Path) -> Finding {
                 .first()
                 .map(|cause| format!(": {cause}"))
                 .unwrap_or_default();
-            bad(
-                "store",
-                format!("{error}{cause}"),
-                "restore experience.db from a backup, or start with another --dir",
-            )
+            bad("store", format!("{error}{cause}"), fix)
         }
     }
 }
