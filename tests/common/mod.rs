@@ -2,6 +2,7 @@
 //! a fixed time to let something happen; everything waits for what it needs, generously.
 
 #![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::print_stderr, reason = "a failed test shows the log of its service")]
 
 pub mod http;
 pub mod reef;
