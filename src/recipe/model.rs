@@ -201,6 +201,9 @@ pub struct TrainerSpec {
     pub command: Vec<String>,
     /// Seconds a step may take.
     pub timeout_s: f64,
+    /// Whether the next step goes on from a candidate that the gate could not decide on, so that small gains add up
+    /// until they show. What is served stays as it is, and every candidate is judged against it.
+    pub carry_undecided: bool,
     /// Optimizer settings, checked by the trainer.
     #[serde(skip_serializing_if = "Table::is_empty")]
     pub optimizer: Table,
@@ -218,6 +221,7 @@ impl Default for TrainerSpec {
             backend: TrainerKind::None,
             command: Vec::new(),
             timeout_s: 3600.0,
+            carry_undecided: false,
             optimizer: Table::new(),
             lora: Table::new(),
             settings: Table::new(),
@@ -327,9 +331,9 @@ impl Recipe {
                 "must be above 0 and at most 86400",
             ),
             (
-                processor.kind == ProcessorKind::Computed && processor.command.is_empty(),
-                "processor.command",
-                "is needed by the computed processor: the program that grades an answer by what followed",
+                processor.kind == ProcessorKind::Computed,
+                "processor.kind",
+                "computed is reserved and not built yet: use reported, grouped or demonstration",
             ),
             (
                 trains && self.trainer.backend == TrainerKind::None,

@@ -76,7 +76,7 @@ impl Driver {
             }),
             Err(TrainError::Cancelled) => Err(LoopError::Stopped),
             Err(error) => Err(LoopError::Trainer {
-                reason: super::perform::chain_of(&error),
+                reason: super::settle::chain_of(&error),
             }),
         }
     }

@@ -13,6 +13,7 @@ mod live;
 mod perform;
 mod samples;
 mod seal;
+mod settle;
 mod state;
 mod trainer;
 

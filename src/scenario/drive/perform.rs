@@ -3,20 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::seal::{Manifest, hit};
+use super::settle::{Unreleased, chain_of, seed_of};
 use super::state::{self, Effect, Facts};
 use super::trainer::{Marker, StepMade, StepOrder, sync_tree, train_by_program};
-use super::{CONSUMER, Driver, Ended, LoopError, LoopEvent, Turn, Watch, now_us, samples};
-use crate::domain::{Operation, Outcome, RecordId, ReleaseId};
+use super::{Driver, LoopError, LoopEvent, Turn, Watch, now_us, samples};
+use crate::domain::Outcome;
 use crate::eval::Compared;
-use crate::experience::{BatchUse, Consumption, Job, Progress, UnreleasedStep};
+use crate::experience::{Job, Progress};
 use crate::recipe::TrainerKind;
-use crate::release::{Provenance, Source};
-use crate::scenario::{Candidate, PublishError};
 
 impl Driver {
     /// One effect of a job. `None` means: look again.
@@ -133,7 +131,10 @@ impl Driver {
         }
         let dir = self.job_dir(job);
         let (marker_path, output) = (dir.join("made.json"), dir.join("candidate"));
-        let parent = self.files_of(&job.base).await?;
+        let parent = match self.carried(job) {
+            Some(carried) => Some(carried),
+            None => self.files_of(&job.base).await?,
+        };
         let wanted = |made: StepMade| Marker {
             batch: job.batch.clone(),
             step: job.step,
@@ -289,272 +290,4 @@ impl Driver {
         self.progress(job, Progress::Judged(Box::new(verdict))).await?;
         hit("loop::after_judged")
     }
-
-    async fn publish(&self, job: &Job, manifest: &Manifest, held: bool) -> Result<Turn, LoopError> {
-        let metrics = self.step_metrics(job, manifest);
-        hit("loop::before_publish")?;
-        let published = self
-            .inner
-            .publisher
-            .publish(Candidate {
-                scenario: job.scenario.clone(),
-                dir: self.job_dir(job).join("candidate"),
-                components: None,
-                expected: job.base.clone(),
-                operation: Operation::Training,
-                held,
-                source: Source::Training,
-                provenance: Provenance {
-                    batch_id: Some(job.batch.clone()),
-                    recipe: Some(job.recipe.clone()),
-                    recipe_digest: Some(self.inner.recipe_digest.clone()),
-                    step: Some(job.step),
-                    seed: Some(seed_of(job)),
-                    metrics: metrics.clone(),
-                    verdict: job.verdict.clone(),
-                    ..Provenance::default()
-                },
-                batch: Some(self.batch_use(job, manifest)),
-            })
-            .await?;
-        hit("loop::before_load")?;
-        let not_live = if held {
-            None
-        } else {
-            self.inner.live.follow(&job.scenario).await.err()
-        };
-        hit("loop::before_end")?;
-        let outcome = if held { "held" } else { "released" };
-        let reason = job
-            .verdict
-            .as_ref()
-            .map(|verdict| verdict.reason.clone())
-            .unwrap_or_default();
-        self.experience().job_end(job.id, outcome, reason.clone()).await?;
-        self.discard(job).await?;
-        Ok(Turn::Ended(Box::new(Ended {
-            step: published.step,
-            batch: job.batch.clone(),
-            outcome,
-            reason,
-            release: Some(published.release_id),
-            metrics,
-            not_live,
-        })))
-    }
-
-    /// The batch has its step already: the process ended between the step and the end of the job.
-    async fn close(&self, job: &Job) -> Result<Option<Turn>, LoopError> {
-        self.experience()
-            .job_end(job.id, "settled", "settled by an earlier process".to_owned())
-            .await?;
-        self.discard(job).await?;
-        Ok(None)
-    }
-
-    async fn drop_stale(
-        &self,
-        job: &Job,
-        manifest: &Manifest,
-        reason: &'static str,
-    ) -> Result<Option<Turn>, LoopError> {
-        let records = manifest.records(None);
-        let n_records = records.len();
-        self.experience()
-            .consume(Consumption {
-                scenario: job.scenario.clone(),
-                consumer: CONSUMER.to_owned(),
-                batch: job.batch.clone(),
-                step: None,
-                outcome: format!("stale:{reason}"),
-                records,
-            })
-            .await?;
-        hit("loop::after_stale")?;
-        self.experience().job_end(job.id, "stale", reason.to_owned()).await?;
-        self.discard(job).await?;
-        let mut metrics = Map::new();
-        metrics.insert("staleness/samples_dropped".into(), json!(manifest.train.len()));
-        metrics.insert("staleness/records_dropped".into(), json!(n_records));
-        metrics.insert("staleness/drop_reason".into(), json!(reason));
-        Ok(Some(Turn::Ended(Box::new(Ended {
-            step: None,
-            batch: job.batch.clone(),
-            outcome: "stale",
-            reason: reason.to_owned(),
-            release: None,
-            metrics,
-            not_live: None,
-        }))))
-    }
-
-    async fn give_up(&self, job: &Job, manifest: &Manifest) -> Result<Option<Turn>, LoopError> {
-        let error = job.error.clone().unwrap_or_default();
-        let mut metrics = self.step_metrics(job, manifest);
-        let reason = if job.instruction.is_some() {
-            "instruction failed".to_owned()
-        } else {
-            format!("failed {} times", job.attempts)
-        };
-        metrics.insert("skipped".into(), json!(reason));
-        metrics.insert("error".into(), json!(error));
-        let given_up = Unreleased {
-            rejected: false,
-            outcome: "skipped",
-            reason: format!("{reason}: {error}"),
-            metrics,
-        };
-        // What rode along with an instruction is as good as before; only the instruction is used up.
-        let only = job.instruction.clone().map(|id| vec![id]);
-        self.record(job, manifest, given_up, only).await
-    }
-
-    /// Records a step that released nothing and ends the job.
-    async fn record(
-        &self,
-        job: &Job,
-        manifest: &Manifest,
-        unreleased: Unreleased,
-        only: Option<Vec<RecordId>>,
-    ) -> Result<Option<Turn>, LoopError> {
-        let mut batch = self.batch_use(job, manifest);
-        if let Some(only) = only {
-            batch.records = only;
-        }
-        hit("loop::before_record")?;
-        let step = self
-            .experience()
-            .record_step(
-                job.scenario.clone(),
-                UnreleasedStep {
-                    rejected: unreleased.rejected,
-                    head: job.base.clone(),
-                    batch: Some(batch),
-                    metrics: unreleased.metrics.clone(),
-                    verdict: job.verdict.clone(),
-                },
-            )
-            .await?;
-        hit("loop::after_record")?;
-        self.experience()
-            .job_end(job.id, unreleased.outcome, unreleased.reason.clone())
-            .await?;
-        self.discard(job).await?;
-        Ok(Some(Turn::Ended(Box::new(Ended {
-            step: Some(step),
-            batch: job.batch.clone(),
-            outcome: unreleased.outcome,
-            reason: unreleased.reason,
-            release: None,
-            metrics: unreleased.metrics,
-            not_live: None,
-        }))))
-    }
-
-    fn batch_use(&self, job: &Job, manifest: &Manifest) -> BatchUse {
-        BatchUse {
-            batch_id: job.batch.clone(),
-            consumer: CONSUMER.to_owned(),
-            records: manifest.records(job.instruction.as_ref()),
-        }
-    }
-
-    fn step_metrics(&self, job: &Job, manifest: &Manifest) -> Map<String, Value> {
-        let mut metrics: Map<String, Value> = job
-            .candidate
-            .as_ref()
-            .and_then(|candidate| candidate["metrics"].as_object().cloned())
-            .unwrap_or_default();
-        let rewards: Vec<f64> = manifest.train.iter().filter_map(|sample| sample.reward).collect();
-        metrics.insert("samples".into(), json!(manifest.train.len()));
-        metrics.insert("holdout_samples".into(), json!(manifest.holdout.len()));
-        metrics.insert(
-            "truncated_samples".into(),
-            json!(manifest.train.iter().filter(|sample| sample.truncated).count()),
-        );
-        if !rewards.is_empty() {
-            metrics.insert(
-                "reward_mean".into(),
-                json!(rewards.iter().sum::<f64>() / rewards.len() as f64),
-            );
-        }
-        if let Some(verdict) = &job.verdict {
-            metrics.insert("gate_outcome".into(), json!(verdict.outcome.as_str()));
-        }
-        metrics.insert("staleness/lag_max".into(), json!(manifest.lag_max));
-        metrics.insert("staleness/lag_mean".into(), json!(manifest.lag_mean));
-        if let Some(instruction) = &manifest.instruction {
-            let mut request = json!({"id": job.instruction});
-            for key in ["text", "session", "release_id", "requires", "client"] {
-                if !instruction[key].is_null() {
-                    request[key] = instruction[key].clone();
-                }
-            }
-            metrics.insert("training_request".into(), request);
-        }
-        metrics
-    }
-
-    /// The files of a release; `None` for one without any.
-    async fn files_of(&self, release: &ReleaseId) -> Result<Option<PathBuf>, LoopError> {
-        let (publisher, release) = (self.inner.publisher.clone(), release.clone());
-        self.blocking(move || {
-            let repository = publisher.repository();
-            if repository.describe(&release).map_err(PublishError::from)?.bytes == 0 {
-                return Ok(None);
-            }
-            Ok(Some(repository.materialise(&release).map_err(PublishError::from)?))
-        })
-        .await
-    }
-
-    async fn discard(&self, job: &Job) -> Result<(), LoopError> {
-        let dir = self.job_dir(job);
-        self.clear(&dir).await
-    }
-
-    async fn clear(&self, dir: &Path) -> Result<(), LoopError> {
-        let dir = dir.to_path_buf();
-        self.blocking(move || match std::fs::remove_dir_all(&dir) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(LoopError::Work {
-                path: dir,
-                doing: "removing the files of a step",
-                source,
-            }),
-            _ => Ok(()),
-        })
-        .await
-    }
-}
-
-/// A step that releases nothing.
-struct Unreleased {
-    rejected: bool,
-    outcome: &'static str,
-    reason: String,
-    metrics: Map<String, Value>,
-}
-
-/// The seed of everything random in a step: from its batch, so that a repeated step is the same.
-fn seed_of(job: &Job) -> u64 {
-    let digest = Sha256::digest(job.batch.as_str().as_bytes());
-    let mut word = [0u8; 8];
-    word.copy_from_slice(&digest[..8]);
-    // JSON and TOML readers elsewhere may know only 53 bits.
-    u64::from_be_bytes(word) >> 11
-}
-
-/// An error with its causes, in one line.
-pub(super) fn chain_of(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let part = cause.to_string();
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        source = cause.source();
-    }
-    text
 }
