@@ -125,20 +125,22 @@ fn reports_become_releases_that_serve_without_a_failed_request() {
     for n in 0..4 {
         graded(&reef, n);
     }
-    let after = wait_for(&reef, "the first release", |s| s["scenario_step"].as_u64() >= Some(1));
+    let live = |s: &Value, step: u64| {
+        let synchronized = s["artifact_head_sync"]["state"] == "synchronized";
+        s["scenario_step"].as_u64() >= Some(step) && synchronized && s["training"]["phase"] == "idle"
+    };
+    let after = wait_for(&reef, "the first release", |s| live(s, 1));
     assert_eq!(after["last_committed_step"]["outcome"], "released", "{after:#}");
-    assert_eq!(after["artifact_head_sync"]["state"], "synchronized");
     let load = after["current_runtime_load_id"].as_str().unwrap().to_owned();
     assert!(
         load.ends_with(":2"),
         "the release is the scenario's second load: {load}"
     );
-    assert_eq!(after["training"]["phase"], "idle");
     // Samples of the new load train the next release.
     for n in 4..8 {
         graded(&reef, n);
     }
-    let after = wait_for(&reef, "the second release", |s| s["scenario_step"].as_u64() >= Some(2));
+    let after = wait_for(&reef, "the second release", |s| live(s, 2));
     assert!(after["current_runtime_load_id"].as_str().unwrap().ends_with(":3"));
     let metrics = &after["last_committed_step"]["metrics"];
     assert_eq!(metrics["samples"], 4);

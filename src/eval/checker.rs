@@ -139,6 +139,11 @@ impl CheckerSpec {
         }
     }
 
+    /// Whether the same answer always scores the same.
+    pub(super) fn is_rule(&self) -> bool {
+        !matches!(self, Self::Script { .. } | Self::Judge { .. })
+    }
+
     /// The score of an answer by a rule that needs nothing else; `None` for a script or a judge.
     pub(super) fn score(&self, turn: &Turn) -> Option<f64> {
         let text = turn.text.trim();

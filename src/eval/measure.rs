@@ -1,5 +1,6 @@
 //! Measuring: both sides answer the same tasks through the engine that serves them, pairs interleaved.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, HeaderValue, header};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -75,6 +77,10 @@ pub enum Grading {
     },
 }
 
+/// Scores of answers that cannot come out differently: sampled greedily by the embedded model and scored by a rule.
+/// Repeating such a task would cost time and tell nothing new.
+type Known = Mutex<HashMap<(bool, String), f64>>;
+
 /// The questions of a suite.
 pub fn suite_questions(suite: &Suite) -> Vec<Question> {
     suite
@@ -121,12 +127,14 @@ pub async fn judge_by_answers(
         })
         .collect();
     let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed);
+    let known = Known::default();
     let mut running = FuturesUnordered::new();
     loop {
         let room = (terms.spec.parallel as usize).saturating_sub(running.len());
         if !trial.is_over() {
             for assignment in trial.next(room) {
-                running.push(pair(terms, &questions[assignment.task], assignment, contest, cancel));
+                let question = &questions[assignment.task];
+                running.push(pair(terms, question, assignment, contest, &known, cancel));
             }
         }
         // What is still running when the verdict is known is dropped, which stops it.
@@ -152,14 +160,21 @@ async fn pair(
     question: &Question,
     assignment: Assignment,
     contest: &Contest,
+    known: &Known,
     cancel: &CancellationToken,
 ) -> Measured {
     // Both sides sample with the same seed: what does not depend on the weights cancels out.
     let seed = seed_of(terms.seed, &question.id, assignment.repeat);
-    let candidate = || score(terms.spec, question, &contest.candidate, contest, seed, cancel);
+    let candidate = || async {
+        let work = score(terms.spec, question, &contest.candidate, contest, seed, cancel);
+        remembered(known, true, question, &contest.candidate, work).await
+    };
     let current = || async {
         match (&contest.current, assignment.sides) {
-            (Some(side), Sides::Both) => Some(score(terms.spec, question, side, contest, seed, cancel).await),
+            (Some(side), Sides::Both) => {
+                let work = score(terms.spec, question, side, contest, seed, cancel);
+                Some(remembered(known, false, question, side, work).await)
+            }
             _ => None,
         }
     };
@@ -176,6 +191,27 @@ async fn pair(
         _ => None,
     };
     (assignment.index, candidate.ok(), current.and_then(Result::ok), failure)
+}
+
+async fn remembered(
+    known: &Known,
+    candidate: bool,
+    question: &Question,
+    side: &Side,
+    work: impl Future<Output = Result<f64, String>>,
+) -> Result<f64, String> {
+    let greedy = question.request.get("temperature").and_then(Value::as_f64) == Some(0.0);
+    let by_rule = matches!(&question.grading, Grading::Checker(checker, _) if checker.is_rule());
+    if !(greedy && by_rule && side.engine.kind() == "torch") {
+        return work.await;
+    }
+    let key = (candidate, question.id.clone());
+    if let Some(score) = known.lock().get(&key) {
+        return Ok(*score);
+    }
+    let score = work.await?;
+    known.lock().insert(key, score);
+    Ok(score)
 }
 
 async fn score(
