@@ -257,7 +257,7 @@ pub(super) fn add_status(state: &State, scenario: &ScenarioName, facts: Option<&
 mod tests {
     use super::*;
 
-    fn of(value: Value) -> Result<Map<String, Value>, String> {
+    fn of(value: &Value) -> Result<Map<String, Value>, String> {
         parse(value.as_object().unwrap().clone()).map_err(|error| error.message)
     }
 
@@ -277,7 +277,7 @@ mod tests {
         sent["surprise"] = json!(1);
         sent["requires"] = json!([{"name": "GH_TOKEN", "kind": "env", "prompt": "  a token  ", "odd": 1}]);
         sent["client"] = json!({"platform": "linux", "arch": 7, "commands": {"git": true, "bad name": true, "x": 1}});
-        let kept = of(sent).unwrap();
+        let kept = of(&sent).unwrap();
         assert_eq!(
             kept["requires"],
             json!([{"name": "GH_TOKEN", "kind": "env", "prompt": "a token"}])
@@ -314,7 +314,7 @@ mod tests {
                 "requires[0].check",
             ),
         ] {
-            let error = of(sent).unwrap_err();
+            let error = of(&sent).unwrap_err();
             assert!(error.starts_with(named), "{error}");
         }
     }

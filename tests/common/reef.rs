@@ -204,8 +204,8 @@ impl Drop for Reef {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            #[allow(clippy::print_stderr, reason = "a failed test shows what the service said")]
-            eprintln!("--- log of the service ---\n{}", self.log());
+            // A failed test shows what the service said.
+            let _gone = writeln!(std::io::stderr(), "--- log of the service ---\n{}", self.log());
         }
     }
 }

@@ -91,10 +91,10 @@ pub(super) async fn train_by_program(
         "batch": order.batch_file, "parent": order.parent, "output": order.output, "seed": order.seed,
         "objective": recipe.objective, "trainer": recipe.trainer,
     });
-    program.send(&ask).await.map_err(|error| stopped_or(error, cancel))?;
+    program.send(&ask).await.map_err(|error| stopped_or(&error, cancel))?;
     program.close_input();
     loop {
-        let value = match program.receive().await.map_err(|error| stopped_or(error, cancel))? {
+        let value = match program.receive().await.map_err(|error| stopped_or(&error, cancel))? {
             Some(value) => value,
             None => {
                 let fate = program.fate().await;
@@ -119,7 +119,7 @@ pub(super) async fn train_by_program(
     }
 }
 
-fn stopped_or(error: std::io::Error, cancel: &CancellationToken) -> LoopError {
+fn stopped_or(error: &std::io::Error, cancel: &CancellationToken) -> LoopError {
     if cancel.is_cancelled() {
         LoopError::Stopped
     } else {

@@ -1,5 +1,11 @@
 //! What is admitted, what waits, what is sealed.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::redundant_clone,
+    reason = "the helpers take what reads best at the call"
+)]
+
 use std::collections::HashSet;
 use std::path::Path;
 

@@ -10,9 +10,12 @@ pub(super) enum Scan {
     More,
     /// The value ended after this many bytes.
     Done { used: usize },
-    /// This is no call.
-    Malformed,
+    /// This is no call from this byte on.
+    Malformed { used: usize },
 }
+
+/// Where is known to the caller only.
+const MALFORMED: Scan = Scan::Malformed { used: 0 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -99,8 +102,8 @@ impl CallScanner {
                     };
                     break;
                 }
-                Scan::Malformed => {
-                    result = Scan::Malformed;
+                Scan::Malformed { .. } => {
+                    result = Scan::Malformed { used: at };
                     break;
                 }
             }
@@ -139,7 +142,7 @@ impl CallScanner {
                 self.state = State::BeforeKey;
                 Scan::More
             }
-            _ => Scan::Malformed,
+            _ => MALFORMED,
         }
     }
 
@@ -188,13 +191,13 @@ impl CallScanner {
 
     fn begin_value(&mut self, c: char, names: &[String], arguments: &mut String, out: &mut Vec<Delta>) -> Scan {
         if matches!(c, ',' | '}' | ']' | ':') {
-            return Scan::Malformed;
+            return MALFORMED;
         }
         self.begin_token(State::Value, c);
         self.depth = usize::from(matches!(c, '{' | '['));
         if self.field == Field::Arguments && c == '{' && self.name.is_some() {
             let scan = self.give_name(names, arguments, out);
-            if scan == Scan::Malformed {
+            if scan == MALFORMED {
                 return scan;
             }
             arguments.push(c);
@@ -214,7 +217,7 @@ impl CallScanner {
         if scalar && matches!(c, ',' | '}') {
             // A number, true, false or null ends where something else begins.
             let scan = self.end_value(names);
-            if scan == Scan::Malformed {
+            if scan == MALFORMED {
                 return scan;
             }
             return self.read(c, names, arguments, out);
@@ -254,7 +257,7 @@ impl CallScanner {
         match self.field {
             Field::Name => match serde_json::from_str::<String>(&written) {
                 Ok(name) if !name.is_empty() && allowed(&name, names) => self.name = Some(name),
-                _ => return Scan::Malformed,
+                _ => return MALFORMED,
             },
             Field::Arguments if !self.is_streaming() => {
                 // Some models write the object once more as a string.
@@ -262,7 +265,7 @@ impl CallScanner {
                     Ok(serde_json::Value::String(inner)) if inner.trim_start().starts_with('{') => inner,
                     Ok(serde_json::Value::Null) => "{}".to_owned(),
                     Ok(_) => written,
-                    Err(_) => return Scan::Malformed,
+                    Err(_) => return MALFORMED,
                 });
             }
             Field::Arguments | Field::Other => {}
@@ -272,7 +275,7 @@ impl CallScanner {
 
     fn give_name(&mut self, names: &[String], arguments: &mut String, out: &mut Vec<Delta>) -> Scan {
         let Some(name) = self.name.clone().filter(|name| allowed(name, names)) else {
-            return Scan::Malformed;
+            return MALFORMED;
         };
         flush(arguments, out);
         out.push(Delta::CallStart { name });
@@ -284,7 +287,7 @@ impl CallScanner {
     fn end_object(&mut self, names: &[String], streamed: &mut String, out: &mut Vec<Delta>) -> Scan {
         if !self.open {
             let scan = self.give_name(names, streamed, out);
-            if scan == Scan::Malformed {
+            if scan == MALFORMED {
                 return scan;
             }
             let arguments = self.arguments.take().unwrap_or_else(|| "{}".to_owned());

@@ -110,6 +110,11 @@ enum Phase {
     AfterCall,
     /// A call that was none: text to its closing mark.
     BrokenCall,
+    /// A call that broke off after the client had seen its beginning: what follows, up to its closing mark, is not JSON
+    /// and belongs to nothing.
+    LostCall {
+        marked: bool,
+    },
 }
 
 /// Reads one answer.
@@ -187,7 +192,7 @@ impl OutputParser {
                     push_text(&mut out, format!("{mark}{raw}{rest}"));
                 }
             }
-            Phase::AfterCall => {}
+            Phase::AfterCall | Phase::LostCall { .. } => {}
         }
         out
     }
@@ -201,6 +206,10 @@ impl OutputParser {
             Phase::Call { .. } => self.step_call(out),
             Phase::AfterCall => self.step_after_call(),
             Phase::BrokenCall => self.step_broken(out),
+            Phase::LostCall { marked } => {
+                let marked = *marked;
+                self.step_lost(marked)
+            }
         }
     }
 
@@ -321,13 +330,13 @@ impl OutputParser {
                 self.phase = Phase::AfterCall;
                 true
             }
-            Scan::Malformed if scanner.has_started() => {
-                // The client has part of it already; what follows is not JSON and belongs to nothing.
-                self.held.clear();
-                self.phase = Phase::AfterCall;
+            Scan::Malformed { used } if scanner.has_started() => {
+                let marked = *marked;
+                self.held.drain(..used);
+                self.phase = Phase::LostCall { marked };
                 true
             }
-            Scan::Malformed => {
+            Scan::Malformed { .. } => {
                 let text = std::mem::take(raw);
                 if *marked {
                     self.held = format!("{CALL_OPEN}{text}{}", self.held);
@@ -355,6 +364,17 @@ impl OutputParser {
             Phase::Text
         };
         true
+    }
+
+    fn step_lost(&mut self, marked: bool) -> bool {
+        if marked && let Some(at) = self.held.find(CALL_CLOSE) {
+            self.held.drain(..at);
+            self.phase = Phase::AfterCall;
+            return true;
+        }
+        let keep = if marked { overlap(&self.held, CALL_CLOSE) } else { 0 };
+        self.held.drain(..self.held.len() - keep);
+        false
     }
 
     fn step_broken(&mut self, out: &mut Vec<Delta>) -> bool {

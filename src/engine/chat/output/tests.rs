@@ -186,6 +186,13 @@ fn arguments_stream_as_they_come() {
     );
 }
 
+#[test]
+fn what_follows_a_call_that_broke_off_is_dropped_wherever_it_was_cut() {
+    let text = r#"a<tool_call>[{"name": "add", "arguments": {"a": 1}}<think>x</tool_call>b"#;
+    assert_eq!(parse(HERMES, "", &[text]), by_char(HERMES, "", text));
+    assert_eq!(parse(HERMES, "", &[text]).0, "ab");
+}
+
 proptest! {
     #[test]
     fn the_cuts_between_tokens_do_not_matter(
