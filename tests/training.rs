@@ -175,7 +175,7 @@ fn a_child_that_dies_is_a_typed_error_with_its_last_words() {
     let mut events = Vec::new();
     let error = backend
         .run(&job(root.path(), "x", 2, 4), &Control::default(), &mut |e| {
-            events.push(e)
+            events.push(e);
         })
         .unwrap_err();
     assert_eq!(events, [StepEvent::Saving]);
