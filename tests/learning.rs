@@ -126,7 +126,10 @@ fn reports_become_releases_that_serve_without_a_failed_request() {
         graded(&reef, n);
     }
     let live = |s: &Value, step: u64| {
-        let synchronized = s["artifact_head_sync"]["state"] == "synchronized";
+        // A committed step is followed by the head watcher and then by the load: what serves is the last to change.
+        let load = s["current_runtime_load_id"].as_str().unwrap_or_default();
+        let synchronized =
+            s["artifact_head_sync"]["state"] == "synchronized" && load.ends_with(&format!(":{}", step + 1));
         s["scenario_step"].as_u64() >= Some(step) && synchronized && s["training"]["phase"] == "idle"
     };
     let after = wait_for(&reef, "the first release", |s| live(s, 1));

@@ -1,5 +1,10 @@
 //! Candidates on disk: written beside their final name, made durable, then renamed; whole or absent, never half.
 
+#![cfg_attr(
+    not(feature = "torch"),
+    allow(dead_code, reason = "without the embedded trainer nothing writes candidates")
+)]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};

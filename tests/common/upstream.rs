@@ -137,8 +137,11 @@ impl Drop for Upstream {
 fn serve(inner: &Inner, mut stream: TcpStream, connection: usize) {
     let _ok = stream.set_nodelay(true);
     let mut pending = Vec::new();
+    let mut used = false;
     loop {
-        let idle = *inner.idle_close.lock().unwrap();
+        // A connection is idle between two requests; a server waits longer for the first.
+        let idle = inner.idle_close.lock().unwrap().filter(|_| used);
+        used = true;
         let _ok = stream.set_read_timeout(Some(idle.unwrap_or(Duration::from_secs(120))));
         let Some(seen) = read_request(&mut stream, &mut pending, connection) else {
             return;

@@ -27,7 +27,6 @@ pub struct TorchHandle {
 
 impl TorchEngine {
     /// Always [`TorchError::NotCompiled`].
-    #[expect(clippy::needless_pass_by_value, reason = "the same door as the real one")]
     pub fn start(_options: TorchOptions) -> Result<Self, TorchError> {
         Err(TorchError::NotCompiled)
     }

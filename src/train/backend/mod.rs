@@ -39,7 +39,10 @@ pub use torch::Trainer;
 use super::{Control, StepEvent, StepJob, StepOutcome, TrainError};
 
 /// Where steps are made.
-#[expect(clippy::large_enum_variant, reason = "there is one per process")]
+#[cfg_attr(
+    feature = "torch",
+    expect(clippy::large_enum_variant, reason = "there is one per process")
+)]
 pub enum Backend {
     /// On a thread of this process, sharing the served base model's memory; slowed by `limits.threads` and
     /// `limits.niceness` so that serving keeps its pace.
