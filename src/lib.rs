@@ -7,34 +7,34 @@
 //! The rooms, in reading order. Each room's first lines state its law: what it owns, what it never does, its door,
 //! where its state lives and how it fails. `tests/tidy.rs` holds the rooms to the allowed imports.
 
-/// The vocabulary: ids, records, reports, releases, verdicts. No input or output.
+// The vocabulary: ids, records, reports, releases, verdicts. No input or output.
 pub mod domain;
-/// The machine: clock, randomness, files, tasks, fail points.
+// The machine: clock, randomness, files, tasks, fail points.
 pub mod sys;
-/// Logs, metrics and traces.
+// Logs, metrics and traces.
 pub mod telemetry;
 
-/// The command line: one file per command, and every exit code.
+// The command line: one file per command, and every exit code.
 pub mod cli;
-/// The deployment file and the command line become settings, each value with its source.
+// The deployment file and the command line become settings, each value with its source.
 pub mod config;
-/// The terminal dashboard.
+// The terminal dashboard.
 pub mod dash;
-/// What answers a request: an upstream provider or the embedded model.
+// What answers a request: an upstream provider or the embedded model.
 pub mod engine;
-/// Task suites, graders, paired comparison, the gate.
+// Task suites, graders, paired comparison, the gate.
 pub mod eval;
-/// The SQLite store of everything served and said about it.
+// The SQLite store of everything served and said about it.
 pub mod experience;
-/// Agents' harness trees: rendering, installing, evolving.
+// Agents' harness trees: rendering, installing, evolving.
 pub mod harness;
-/// What a recipe is made of, and the built-in ones.
+// What a recipe is made of, and the built-in ones.
 pub mod recipe;
-/// The chain of releases in a git repository with LFS.
+// The chain of releases in a git repository with LFS.
 pub mod release;
-/// The loop itself: one driver per scenario, the only publisher.
+// The loop itself: one driver per scenario, the only publisher.
 pub mod scenario;
-/// The HTTP service.
+// The HTTP service.
 pub mod serve;
-/// Batches become optimizer steps and candidates.
+// Batches become optimizer steps and candidates.
 pub mod train;
