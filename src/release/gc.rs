@@ -2,12 +2,12 @@
 //! housekeeping. History stays; what is pruned cannot be restored any more.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use super::error::io_at;
+use super::lock::{self, Share};
 use super::materialise::{Blob, blob};
 use super::{ReleaseError, Repository};
 use crate::domain::ReleaseId;
@@ -127,30 +127,12 @@ impl Repository {
     }
 
     fn publication_lock(&self, share: Share) -> Result<File, ReleaseError> {
-        let path = self.path().join("reef-gc.lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(io_at("open", &path))?;
-        let deadline = Instant::now() + PATIENCE;
-        let mut pause = Duration::from_millis(1);
-        loop {
-            let taken = match share {
-                Share::Alone => file.try_lock(),
-                Share::WithOthers => file.try_lock_shared(),
-            };
-            match taken {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(50));
-                }
-                Err(TryLockError::WouldBlock) => return Err(ReleaseError::Locked { path }),
-                Err(TryLockError::Error(error)) => return Err(io_at("lock", &path)(error)),
-            }
-        }
+        lock::take(
+            &self.path().join("reef-gc.lock"),
+            share,
+            PATIENCE,
+            Duration::from_millis(50),
+        )
     }
 
     /// The objects of a release's large files, and its name in the cache.
@@ -219,12 +201,6 @@ impl Repository {
 struct Needs {
     objects: HashSet<String>,
     contents: HashSet<String>,
-}
-
-#[derive(Clone, Copy)]
-enum Share {
-    Alone,
-    WithOthers,
 }
 
 fn older(metadata: &fs::Metadata, age: Duration) -> bool {

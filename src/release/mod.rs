@@ -13,6 +13,7 @@ mod git;
 mod heads;
 mod history;
 mod lfs;
+mod lock;
 mod manifest;
 mod materialise;
 mod pointer;

@@ -1,15 +1,15 @@
 //! The bare repository: its creation, its lock, and the handle every operation opens.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ReleaseError;
 use super::error::{git_at, io_at};
 use super::git::{self, Git};
 use super::lfs::LfsStore;
+use super::lock::{self, Share};
 use crate::sys::{durable, random};
 
 /// Files over this many bytes go through LFS whatever their name.
@@ -147,25 +147,7 @@ impl Repository {
     /// The lock around every move of a ref by Reef. It ends with the process that holds it.
     pub(super) fn lock(&self) -> Result<File, ReleaseError> {
         let path = self.path.join("reef.lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(io_at("open", &path))?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
-        let mut pause = Duration::from_micros(200);
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(20));
-                }
-                Err(fs::TryLockError::WouldBlock) => return Err(ReleaseError::Locked { path }),
-                Err(fs::TryLockError::Error(error)) => return Err(io_at("lock", &path)(error)),
-            }
-        }
+        lock::take(&path, Share::Alone, LOCK_PATIENCE, Duration::from_millis(20))
     }
 }
 
