@@ -26,7 +26,7 @@ part "format" cargo fmt --check
 part "lints" cargo clippy --quiet --all-targets --features failpoints -- -D warnings
 part "check without libtorch" cargo check --quiet --all-targets --no-default-features
 part "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --features failpoints
-part "tests" cargo test --quiet --features failpoints
+part "tests" cargo test --quiet --no-fail-fast --features failpoints
 
 # A registry out of reach is the only reason to leave the real clients out, and it is said aloud.
 clients=0

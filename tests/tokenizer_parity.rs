@@ -83,6 +83,16 @@ fn a_stream_never_shows_half_a_character() {
     let cut = streamed(&tokenizer, &clef[..1], false);
     assert_eq!(cut[0], "");
     assert_eq!(cut[1], "\u{FFFD}");
+    // A replacement character that the text itself holds is not an incomplete one, however many there are.
+    let tokenizer = self::tokenizer("llama3");
+    for text in [
+        "\u{FFFD}\u{FFFD}\u{DCA}",
+        "\u{FFFD}".repeat(9).as_str(),
+        "\u{FFFD}\u{FFFD}\u{FFFD}𝄞",
+    ] {
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(streamed(&tokenizer, &ids, false).concat(), text);
+    }
 }
 
 #[test]

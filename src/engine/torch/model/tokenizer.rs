@@ -10,6 +10,8 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const MAX_TEMPLATE_BYTES: u64 = 4 << 20;
 /// No character needs more bytes, and no tokenizer spreads one character over more tokens.
 const MAX_PENDING: usize = 8;
+/// Bytes of the longest character in UTF-8, so tokens of the longest that is still incomplete.
+const MAX_CHARACTER_BYTES: usize = 4;
 
 /// A tokenizer with the model's template and generation defaults. Shared freely between threads.
 #[derive(Debug)]
@@ -156,9 +158,16 @@ impl TextStream {
     /// Takes one more token and returns the text that is certain now: empty while a character is incomplete.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, ModelError> {
         self.pending.push(id);
-        let text = self.text(tokenizer)?;
-        if text.ends_with('\u{FFFD}') && self.pending.len() < MAX_PENDING {
-            return Ok(String::new());
+        let text = self.text(tokenizer, &self.context, &self.pending)?;
+        if text.ends_with('\u{FFFD}') {
+            if self.pending.len() < MAX_PENDING {
+                return Ok(String::new());
+            }
+            if let Some((cut, certain)) = self.boundary(tokenizer, &text)? {
+                let rest = self.pending.split_off(cut);
+                self.context = std::mem::replace(&mut self.pending, rest);
+                return Ok(certain);
+            }
         }
         self.context = std::mem::take(&mut self.pending);
         Ok(text)
@@ -169,21 +178,38 @@ impl TextStream {
         let text = if self.pending.is_empty() {
             String::new()
         } else {
-            self.text(tokenizer)?
+            self.text(tokenizer, &self.context, &self.pending)?
         };
         self.pending.clear();
         Ok(text)
     }
 
-    /// What the pending tokens add to the text of the context.
-    fn text(&self, tokenizer: &Tokenizer) -> Result<String, ModelError> {
-        let before = tokenizer.decode(&self.context, self.skip_special)?;
-        let all: Vec<u32> = self.context.iter().chain(&self.pending).copied().collect();
+    /// The last place among the pending tokens where no character is cut in two, and the text before it. A run of
+    /// U+FFFD may be written out in the text or stand for bytes that still wait for the rest of their character;
+    /// only the latter change when the run is cut inside a character.
+    fn boundary(&self, tokenizer: &Tokenizer, whole: &str) -> Result<Option<(usize, String)>, ModelError> {
+        for cut in (1..self.pending.len()).rev().take(MAX_CHARACTER_BYTES) {
+            let (head, tail) = self.pending.split_at(cut);
+            let text = self.text(tokenizer, &self.context, head)?;
+            // Alone, for a context that ends within a character would swallow its rest. A space in front depends on it.
+            let alone = tokenizer.decode(tail, self.skip_special)?;
+            let rest = whole.strip_prefix(&text).map(str::trim_start);
+            if rest.is_some_and(|rest| !rest.is_empty() && rest == alone.trim_start()) {
+                return Ok(Some((cut, text)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What `tokens` add to the text of `context`.
+    fn text(&self, tokenizer: &Tokenizer, context: &[u32], tokens: &[u32]) -> Result<String, ModelError> {
+        let before = tokenizer.decode(context, self.skip_special)?;
+        let all: Vec<u32> = context.iter().chain(tokens).copied().collect();
         let after = tokenizer.decode(&all, self.skip_special)?;
         match after.strip_prefix(&before) {
             Some(more) => Ok(more.to_owned()),
             // Bytes joined a run that was whole without them and made it broken. What is out stays out.
-            None => tokenizer.decode(&self.pending, self.skip_special),
+            None => tokenizer.decode(tokens, self.skip_special),
         }
     }
 }
