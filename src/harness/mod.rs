@@ -1,3 +1,6 @@
 //! Law: agents' harness trees and their life on a user's machine. Owns entries, rendering, installing, proposals and
 //! episodes; never moves a release head. State: install roots on the user's machine, `work/episodes`. Fails with one
 //! line that says what was not changed.
+
+pub mod adapter;
+pub mod tree;

@@ -1,0 +1,1 @@
+//! What an agent is made of besides its model: typed entries, changed by mutations, rendered into files.
