@@ -3,4 +3,4 @@
 //! line that says what was not changed.
 
 pub mod adapter;
-pub mod tree;
+pub mod sandbox;

@@ -19,6 +19,7 @@ mod model;
 mod records;
 mod release;
 mod report;
+mod sandbox;
 mod scenario;
 mod serve;
 mod status;
@@ -59,6 +60,9 @@ pub(crate) enum Command {
     Release(release::ReleaseArgs),
     /// Give feedback on exchanges
     Report(report::ReportArgs),
+    /// Run untrusted programs for a parent process
+    #[command(name = "__sandbox", hide = true)]
+    Sandbox(sandbox::SandboxArgs),
     /// List, create, change and delete scenarios
     Scenario(scenario::ScenarioArgs),
     /// Answer requests and record them, until a signal says stop
@@ -95,6 +99,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Records(args) => records::run(context, args),
         Command::Release(args) => release::run(context, args),
         Command::Report(args) => report::run(context, args),
+        Command::Sandbox(args) => sandbox::run(context, args),
         Command::Scenario(args) => scenario::run(context, args),
         Command::Serve(args) => serve::run(context, args),
         Command::Status(args) => status::run(context, args),

@@ -1,0 +1,27 @@
+//! `reef __sandbox`: the helper processes of a sandbox. Not for people.
+
+use std::io::{BufReader, stdin, stdout};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::{CliError, Context, Exit};
+use crate::harness::sandbox;
+
+/// Run the job described on standard input
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// Be process 1 inside this root
+    #[arg(long, value_name = "ROOT")]
+    init: Option<PathBuf>,
+}
+
+pub(crate) fn run(_context: &Context, args: SandboxArgs) -> Result<Exit, CliError> {
+    let input = BufReader::new(stdin());
+    let served = match args.init {
+        Some(root) => sandbox::serve_init(&root, input, stdout()),
+        None => sandbox::serve_stage(input, stdout()),
+    };
+    served.map_err(|error| CliError::from_error(Exit::Unexpected, error))?;
+    Ok(Exit::Ok)
+}

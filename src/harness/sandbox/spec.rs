@@ -1,0 +1,198 @@
+//! What is run, and what came of it; the words that the processes of a sandbox exchange.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// How much stands between a program and this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// Namespaces of its own: files, processes, network, users.
+    #[default]
+    Namespaces,
+    /// A process group and a cleared environment. It can read and change what this user can.
+    None,
+}
+
+/// What a job may use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Limits {
+    /// Everything it writes, in bytes.
+    pub disk_bytes: u64,
+    /// Files and directories it may create.
+    pub files: u64,
+    /// Resident memory of all its processes, in bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads at one time.
+    pub processes: u64,
+    /// Seconds of processor time of one process.
+    pub cpu_seconds: u64,
+    /// What is kept of each of its output streams: the beginning and the end.
+    pub output_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            disk_bytes: 512 * 1024 * 1024,
+            files: 200_000,
+            memory_bytes: 2 * 1024 * 1024 * 1024,
+            processes: 256,
+            cpu_seconds: 600,
+            output_bytes: 256 * 1024,
+        }
+    }
+}
+
+/// Files to copy in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// A file or directory of this machine.
+    pub from: PathBuf,
+    /// Where it goes: relative to the job's root, or absolute inside namespaces.
+    pub to: String,
+}
+
+/// Files to copy out when all phases are over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Relative to the job's root, or absolute inside namespaces.
+    pub from: String,
+    /// A directory of this machine that does not exist yet.
+    pub to: PathBuf,
+}
+
+/// The one way out of the network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bridge {
+    /// The Unix socket of the model gateway.
+    pub socket: PathBuf,
+    /// The loopback port inside.
+    pub port: u16,
+}
+
+/// One program. `{root}` in its words stands for the job's root.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// What the outcome calls it.
+    pub name: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Its whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts; relative to the job's root, or absolute inside namespaces.
+    pub directory: String,
+    /// Directories made for it before it starts, empty.
+    pub directories: Vec<String>,
+    /// Files copied in before it starts.
+    pub inputs: Vec<Input>,
+    /// Seconds it may take.
+    pub seconds: f64,
+}
+
+/// Programs to run one after another on the same files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// How they are kept apart from this machine.
+    pub isolation: Isolation,
+    /// An existing empty directory of this machine.
+    pub scratch: PathBuf,
+    /// Paths of this machine that they may read, beside the system's programs.
+    pub read_only: Vec<PathBuf>,
+    /// The programs.
+    pub phases: Vec<Phase>,
+    /// What is kept.
+    pub outputs: Vec<Output>,
+    /// The way to the model.
+    pub bridge: Option<Bridge>,
+    /// What they may use.
+    pub limits: Limits,
+}
+
+impl Job {
+    /// A job with nothing in it.
+    pub fn new(scratch: PathBuf) -> Self {
+        Self {
+            isolation: Isolation::Namespaces,
+            scratch,
+            read_only: Vec::new(),
+            phases: Vec::new(),
+            outputs: Vec::new(),
+            bridge: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By a signal that was not ours.
+    Signal(i32),
+    /// Its time was up.
+    Timeout,
+    /// It used more memory than allowed.
+    Memory,
+    /// It could not be started.
+    NotStarted,
+}
+
+/// What came of one program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PhaseOutcome {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub ended: Ended,
+    /// How long it ran.
+    pub seconds: f64,
+    /// What it wrote, its middle left out when there was too much.
+    pub stdout: String,
+    /// The same for its errors.
+    pub stderr: String,
+    /// Bytes left out of both.
+    pub dropped_bytes: u64,
+    /// The most processes seen at one time.
+    pub peak_processes: u64,
+    /// It reached the limit of processes.
+    pub processes_exhausted: bool,
+    /// The most resident memory seen, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Nothing more could be written.
+    pub disk_full: bool,
+    /// Processes it left behind, which were killed.
+    pub left_behind: u64,
+}
+
+/// What came of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// One for each phase that ran; the rest is not run after a phase that could not be started or ran out of time.
+    pub phases: Vec<PhaseOutcome>,
+    /// Files that were not copied out, and why.
+    pub not_kept: Vec<String>,
+}
+
+/// What the stage says at the end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Reply {
+    Done(Outcome),
+    Unavailable(String),
+    Failed(String),
+}
+
+/// What the stage asks of process 1.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub phase: Phase,
+    pub limits: Limits,
+    /// The user without rights: an id of this machine, or none in a user namespace.
+    pub user: Option<u32>,
+}
