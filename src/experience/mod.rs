@@ -8,6 +8,7 @@
 //! changes nothing. Reads are plain functions that block on the disk: call them off the asynchronous threads.
 
 mod append;
+mod attempts;
 mod body;
 mod canonical;
 mod chat;
@@ -21,6 +22,7 @@ mod interruptions;
 mod jobs;
 mod pending;
 mod pool;
+mod proposals;
 mod publications;
 mod records;
 mod releases;
@@ -32,6 +34,7 @@ mod tally;
 mod writer;
 
 pub use append::{Appended, Insertion, NewInstruction};
+pub use attempts::{Attempt, AttemptChange, AttemptEvent, AttemptState, NewAttempt, Spend};
 pub use body::Bodies;
 pub use consumption::{Consumed, Consumption};
 pub use envelope::{Envelope, EnvelopeItem, MAX_IMPORT, parse_report};
@@ -40,6 +43,7 @@ pub use health::{Health, StoreMetrics};
 pub use interruptions::{Interruption, InterruptionReason};
 pub use jobs::{Job, JobStage, NewJob, Progress};
 pub use pending::{LoopFacts, OpenFact, StepFact};
+pub use proposals::{NewProposal, Proposal};
 pub use publications::{BatchUse, OpenIntent, Settlement, UnreleasedStep};
 pub use records::{Order, Record, RecordQuery, RecordRow};
 pub use releases::{ChainEnds, ReleaseRow, ReleaseState, ReleasesWhere, StepQuery, StepRow};
