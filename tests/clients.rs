@@ -48,7 +48,8 @@ fn installed() -> Option<PathBuf> {
 }
 
 struct Stage {
-    provider: Upstream,
+    /// `None` where the embedded model answers.
+    provider: Option<Upstream>,
     reef: Reef,
 }
 
@@ -67,7 +68,25 @@ fn stage() -> Stage {
     let reef = Reef::start_with(&dir, &args, |command| {
         command.env("KEY", provider::KEY).env("REEF_TOKEN", TOKEN);
     });
-    Stage { provider, reef }
+    Stage {
+        provider: Some(provider),
+        reef,
+    }
+}
+
+/// The service answering with an embedded model of its own.
+#[cfg(feature = "torch")]
+fn embedded() -> Stage {
+    use reef::engine::models::{synthetic_config, write_synthetic};
+    let dir = tempfile::tempdir().unwrap().keep();
+    let model = dir.join("tiny");
+    write_synthetic(&model, &synthetic_config(), 7).unwrap();
+    let model = model.to_str().unwrap();
+    let args = ["--inference.model-path", model, "--inference.threads", "1"];
+    let reef = Reef::start_with(&dir, &args, |command| {
+        command.env("REEF_TOKEN", TOKEN);
+    });
+    Stage { provider: None, reef }
 }
 
 impl Stage {
@@ -118,7 +137,9 @@ impl Stage {
         assert_eq!(response.status, 200, "{line}: no record");
         let text = response.text();
         if let Some(said) = line["text"].as_str() {
-            assert!(text.contains(said), "{line}: not in {text}");
+            // As it is written within a JSON text.
+            let written = serde_json::to_string(said).unwrap();
+            assert!(text.contains(&written[1..written.len() - 1]), "{line}: not in {text}");
         }
         if let Some(tool) = line["tool"].as_str() {
             assert!(text.contains(tool) && text.contains("Paris"), "{line}: not in {text}");
@@ -127,7 +148,7 @@ impl Stage {
 
     /// The provider never sees the client's credential, and the log shows neither.
     fn check_secrets(&self) {
-        for seen in self.provider.seen() {
+        for seen in self.provider.iter().flat_map(Upstream::seen) {
             let sent = format!("{:?}", seen.headers);
             assert!(!sent.contains(TOKEN), "the client's token went up: {sent}");
         }
@@ -136,62 +157,74 @@ impl Stage {
     }
 }
 
-fn python(script: &str) -> Option<(Stage, usize)> {
+fn python(script: &str, stage: impl FnOnce() -> Stage) -> Option<usize> {
     let dir = installed()?;
-    let stage = stage();
-    let receipts = stage.run(&dir.join("venv/bin/python"), script);
-    Some((stage, receipts))
+    Some(stage().run(&dir.join("venv/bin/python"), script))
 }
 
-fn node(script: &str) -> Option<(Stage, usize)> {
+fn node(script: &str, stage: impl FnOnce() -> Stage) -> Option<usize> {
     let dir = installed()?;
     // A module is looked up beside the script that imports it, so the script goes where the modules are.
     let copy = dir.join(script);
     std::fs::copy(root().join("tests/clients").join(script), &copy).unwrap();
-    let stage = stage();
-    let receipts = stage.run(&dir.join("node"), copy.to_str().unwrap());
-    Some((stage, receipts))
+    Some(stage().run(&dir.join("node"), copy.to_str().unwrap()))
 }
 
 #[test]
 fn openai_for_python() {
-    if let Some((_, receipts)) = python("openai_sdk.py") {
+    if let Some(receipts) = python("openai_sdk.py", stage) {
         assert_eq!(receipts, 11);
     }
 }
 
 #[test]
 fn anthropic_for_python() {
-    if let Some((_, receipts)) = python("anthropic_sdk.py") {
+    if let Some(receipts) = python("anthropic_sdk.py", stage) {
         assert_eq!(receipts, 6);
     }
 }
 
 #[test]
 fn litellm_for_python() {
-    if let Some((_, receipts)) = python("litellm_sdk.py") {
+    if let Some(receipts) = python("litellm_sdk.py", stage) {
         assert_eq!(receipts, 2);
     }
 }
 
 #[test]
 fn reef_client_with_its_sidecar() {
-    if let Some((_, receipts)) = python("reef_client_sdk.py") {
+    if let Some(receipts) = python("reef_client_sdk.py", stage) {
         assert_eq!(receipts, 4);
     }
 }
 
 #[test]
 fn openai_for_javascript() {
-    if let Some((_, receipts)) = node("openai_sdk.mjs") {
+    if let Some(receipts) = node("openai_sdk.mjs", stage) {
         assert_eq!(receipts, 5);
     }
 }
 
 #[test]
 fn anthropic_for_javascript() {
-    if let Some((_, receipts)) = node("anthropic_sdk.mjs") {
+    if let Some(receipts) = node("anthropic_sdk.mjs", stage) {
         assert_eq!(receipts, 4);
+    }
+}
+
+#[cfg(feature = "torch")]
+#[test]
+fn python_clients_with_the_embedded_model() {
+    if let Some(receipts) = python("embedded_sdk.py", embedded) {
+        assert_eq!(receipts, 4);
+    }
+}
+
+#[cfg(feature = "torch")]
+#[test]
+fn javascript_clients_with_the_embedded_model() {
+    if let Some(receipts) = node("embedded_sdk.mjs", embedded) {
+        assert_eq!(receipts, 3);
     }
 }
 

@@ -43,8 +43,14 @@ echo "== machine: $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg), $("$reef"
 cd "$work"
 mkdir a hand
 echo '{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "bench"}' | tee a/adapter_config.json >hand/adapter_config.json
-fresh_reef() { head -c 20000000 /dev/urandom >a/adapter_model.safetensors; }
-fresh_hand() { head -c 20000000 /dev/urandom >hand/adapter_model.safetensors; }
+# An adapter of 20 MB of noise.
+adapter() {
+    printf '\252\000\000\000\000\000\000\000'
+    printf '%s' '{"q.lora_A.weight":{"dtype":"U8","shape":[8,1250000],"data_offsets":[0,10000000]},"q.lora_B.weight":{"dtype":"U8","shape":[1250000,8],"data_offsets":[10000000,20000000]}}'
+    head -c 20000000 /dev/urandom
+}
+fresh_reef() { adapter >a/adapter_model.safetensors; }
+fresh_hand() { adapter >hand/adapter_model.safetensors; }
 nothing() { :; }
 "$reef" scenario create s -q
 git init -q hand
@@ -78,7 +84,7 @@ mkdir crash && cd crash
 cp -r ../a .
 "$reef" release import a -q >/dev/null
 for n in 1 2 3 4 5; do
-    head -c 20000000 /dev/urandom >a/adapter_model.safetensors
+    adapter >a/adapter_model.safetensors
     "$reef" release import a -q >/dev/null 2>&1 &
     sleep "0.0$((n * 2))"
     kill -9 $! 2>/dev/null || true

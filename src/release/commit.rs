@@ -13,7 +13,7 @@ use super::error::{git_at, io_at};
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use super::{
     Component, Content, FileEntry, MANIFEST_NAME, Manifest, Provenance, ReleaseError, Repository, Source, attributes,
-    content,
+    content, weights,
 };
 use crate::domain::{ContentId, Operation, ReleaseId, ScenarioName};
 
@@ -71,6 +71,7 @@ impl Repository {
                 });
             }
         }
+        weights::check(dir, &components, &found)?;
         let mut files = Vec::with_capacity(found.len());
         let mut entries = Vec::with_capacity(found.len() + 1);
         let mut large = Vec::new();

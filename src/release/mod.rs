@@ -21,6 +21,7 @@ mod remote;
 mod repository;
 mod tensors;
 mod verify;
+mod weights;
 
 pub use commit::{Draft, Staged};
 pub use diff::{ContentChange, FileChange};

@@ -7,9 +7,8 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::diff::ReadSeek;
+use super::weights::LARGEST_HEADER;
 
-/// A header larger than this is no header.
-const LARGEST_HEADER: u64 = 100 << 20;
 const CHUNK: u64 = 1 << 20;
 
 /// How one tensor differs.

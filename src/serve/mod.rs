@@ -11,6 +11,7 @@ mod exchange;
 mod headers;
 mod import;
 mod inference;
+mod local;
 mod metrics;
 mod models;
 mod options;

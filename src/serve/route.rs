@@ -14,7 +14,7 @@ use super::query::decode;
 use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{import, inference, models, records, releases, report, scenarios, status, train};
+use super::{import, inference, local, models, records, releases, report, scenarios, status, train};
 use crate::domain::{Route, ScenarioName};
 
 /// Answers one request; every error becomes a response in the dialect of its route.
@@ -24,7 +24,8 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
     // A client that waits to be asked for the body has sent none.
     let sent = !parts.headers.contains_key(EXPECT);
     let request = Request::from_parts(parts, &mut body);
-    let (result, origin) = match cors::check(&state.options.console_origins, &request) {
+    let verdict = trusted(state, &request).and_then(|()| cors::check(&state.options.console_origins, &request));
+    let (result, origin) = match verdict {
         Ok(Verdict::Plain) => (answer(state, route, request).await, None),
         Ok(Verdict::Allowed(origin)) => (answer(state, route, request).await, Some(origin)),
         Ok(Verdict::Preflight(origin)) => (Ok(cors::preflight(origin)), None),
@@ -47,6 +48,15 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
         receive::discard(&mut body).await;
     }
     response
+}
+
+/// Where no token tells friends from strangers, a browser's request is looked at more closely.
+fn trusted<B>(state: &State, request: &Request<B>) -> Result<(), ApiError> {
+    let options = &state.options;
+    if state.tokens.open() && !options.allow_open {
+        local::check(&options.host, &options.console_origins, request)?;
+    }
+    Ok(())
 }
 
 async fn answer(

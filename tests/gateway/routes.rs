@@ -413,6 +413,34 @@ fn pages_of_other_origins_are_refused_and_configured_ones_may_call() {
     );
 }
 
+/// Without a token, a page in a browser on this machine must not reach the service, not even through a name of its own
+/// that it made resolve to this machine.
+#[test]
+fn a_service_without_a_token_takes_no_calls_from_web_pages() {
+    let upstream = upstream();
+    let reef = Reef::start(&upstream.url(), &[]);
+    let chat = |headers: &[(&str, &str)]| {
+        let mut all = vec![("x-reef-scenario", "s")];
+        all.extend_from_slice(headers);
+        http::send(reef.address, "POST", CHAT, &all, b"{}")
+    };
+    for (headers, code) in [
+        ([("host", "evil.example:8900")], "host_refused"),
+        ([("origin", "https://evil.example")], "origin_refused"),
+    ] {
+        let mut refused = chat(&headers);
+        assert_eq!(refused.status, 403);
+        assert_eq!(refused.json()["error"]["code"], code);
+    }
+    assert_eq!(upstream.seen().len(), 0, "nothing went up");
+    assert_eq!(chat(&[("host", "localhost:8900")]).status, 200);
+    assert_eq!(chat(&[("origin", "http://localhost:3000")]).status, 200);
+    // A token tells friends from strangers, whatever name they used.
+    let guarded = Reef::start(&upstream.url(), &["--reef.token", "tok"]);
+    let headers = [("x-reef-scenario", "s"), ("host", "reef.example"), ("x-api-key", "tok")];
+    assert_eq!(http::send(guarded.address, "POST", CHAT, &headers, b"{}").status, 200);
+}
+
 #[test]
 fn hostile_names_stay_where_they_are() {
     let upstream = upstream();

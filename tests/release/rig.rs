@@ -30,7 +30,7 @@ impl Rig {
             r#"{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "tiny"}"#,
         )
         .unwrap();
-        fs::write(dir.join("adapter_model.safetensors"), vec![seed; 100_000]).unwrap();
+        fs::write(dir.join("adapter_model.safetensors"), weights(seed)).unwrap();
         fs::write(
             dir.join("notes/about the run.md"),
             format!("seed {seed}\r\nsecond line\n"),
@@ -44,6 +44,22 @@ impl Rig {
         let staged = self.repository.stage_directory(dir, None).unwrap();
         self.repository.commit(&staged, &draft(parent, intent)).unwrap()
     }
+}
+
+/// One pair of factors of rank 8, every byte `seed`.
+fn weights(seed: u8) -> Vec<u8> {
+    let tensor = |shape: [usize; 2], from: usize| serde_json::json!({"dtype": "U8", "shape": shape, "data_offsets": [from, from + 50_000]});
+    let header = serde_json::json!({
+        "q.lora_A.weight": tensor([8, 6_250], 0),
+        "q.lora_B.weight": tensor([6_250, 8], 50_000),
+    })
+    .to_string();
+    [
+        &(header.len() as u64).to_le_bytes(),
+        header.as_bytes(),
+        &vec![seed; 100_000],
+    ]
+    .concat()
 }
 
 pub fn open(dir: &Path) -> Repository {

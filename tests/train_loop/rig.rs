@@ -13,14 +13,18 @@ use reef::scenario::{BaseSeed, Publisher};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A trainer: its adapter is the digest of its batch and of what it goes on from.
+/// A trainer: its adapter holds the digest of its batch and of what it goes on from, as a pair of rank 1.
 pub const TRAINER: &str = r#"
 read -r ask
 field() { printf '%s' "$ask" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
 out=$(field output); batch=$(field batch); parent=$(field parent)
 echo '{"event":"progress","fraction":0.5,"message":"half"}'
-printf '{"peft_type": "LORA", "r": 8}' > "$out/adapter_config.json"
-{ cat "$batch"; [ -z "$parent" ] || cat "$parent/adapter_model.safetensors"; } | sha256sum > "$out/adapter_model.safetensors"
+printf '{"peft_type": "LORA", "r": 1}' > "$out/adapter_config.json"
+{
+  printf '\216\000\000\000\000\000\000\000'
+  printf '%s' '{"q.lora_A.weight":{"dtype":"U8","shape":[1,34],"data_offsets":[0,34]},"q.lora_B.weight":{"dtype":"U8","shape":[34,1],"data_offsets":[34,68]}}'
+  { cat "$batch"; [ -z "$parent" ] || cat "$parent/adapter_model.safetensors"; } | sha256sum
+} > "$out/adapter_model.safetensors"
 echo '{"event":"done","metrics":{"loss":0.5,"tokens":10}}'
 "#;
 
