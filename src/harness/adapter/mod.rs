@@ -17,5 +17,6 @@ pub use document::DocumentFormat;
 pub use error::AdapterError;
 pub use registry::Adapters;
 
+pub(super) use descriptor::is_safe;
 pub(super) use document::{merge, text};
 pub(super) use template::fill;

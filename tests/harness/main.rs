@@ -1,0 +1,11 @@
+//! Harness trees: what is admitted, what it renders to, and the routes that serve it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+
+mod admission;
+mod golden;
