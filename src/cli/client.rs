@@ -61,6 +61,15 @@ impl Client {
         self.send(Method::GET, path, None, None).await
     }
 
+    /// The body of an answer as it is.
+    pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
+        let (status, body) = self.exchange(Method::GET, path, None, None).await?;
+        if status.is_success() {
+            return Ok(body.to_vec());
+        }
+        Err(refused(status, serde_json::from_slice(&body).ok().as_ref()))
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
         self.send(Method::POST, path, None, Some(body)).await
     }
@@ -77,6 +86,27 @@ impl Client {
         scenario: Option<&str>,
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
+        let (status, body) = self.exchange(method, path, scenario, body).await?;
+        let json = serde_json::from_slice(&body).ok();
+        if status.is_success() {
+            return json.ok_or_else(|| {
+                CliError::new(
+                    Exit::Unavailable,
+                    format!("{} answered with something other than JSON", self.base),
+                )
+                .hint("is it a Reef service?")
+            });
+        }
+        Err(refused(status, json.as_ref()))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        scenario: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, bytes::Bytes), CliError> {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
@@ -93,18 +123,7 @@ impl Client {
         };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
-        let body = response.bytes().await.map_err(unreachable)?;
-        let json = serde_json::from_slice(&body).ok();
-        if status.is_success() {
-            return json.ok_or_else(|| {
-                CliError::new(
-                    Exit::Unavailable,
-                    format!("{} answered with something other than JSON", self.base),
-                )
-                .hint("is it a Reef service?")
-            });
-        }
-        Err(refused(status, json.as_ref()))
+        Ok((status, response.bytes().await.map_err(unreachable)?))
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum Store {
 }
 
 /// One run of the program.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Context {
     output: Output,
     config: Option<PathBuf>,

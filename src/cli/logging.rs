@@ -1,25 +1,32 @@
-//! What is logged, for the two kinds of run: a command, which should be quiet, and the service, whose log is read later.
+//! What is logged, for the kinds of run: a command, which should be quiet, and work whose log is read later: the service
+//! and training.
 
 use crate::config::{self, Settings};
-use crate::telemetry::{LogFormat, init_logging};
+use crate::telemetry::{LogFormat, Telemetry, Tracing, init};
 
 use super::Context;
 
 /// Logging of a command: warnings, or what `-v` or `REEF_LOG` ask for.
 pub(crate) fn for_command(context: &Context) {
-    start(context, "warn", LogFormat::Text);
+    // Nothing is traced, so nothing is left to send.
+    let _untraced = start(context, "warn", LogFormat::Text, None);
 }
 
-/// Logging of the service, as configured.
-pub(crate) fn for_service(context: &Context, settings: &Settings) {
+/// Logging of the service, as configured. Traces that are left are sent when the guard goes.
+pub(crate) fn for_service(context: &Context, settings: &Settings) -> Tracing {
     let format = match settings.observability.log_format {
         config::LogFormat::Text => LogFormat::Text,
         config::LogFormat::Json => LogFormat::Json,
     };
-    start(context, &settings.observability.log, format);
+    start(context, &settings.observability.log, format, Some(settings))
 }
 
-fn start(context: &Context, usual: &str, format: LogFormat) {
+/// Logging of training from the shell: quiet as a command, kept as the service's.
+pub(crate) fn for_training(context: &Context, settings: &Settings) -> Tracing {
+    start(context, "warn", LogFormat::Text, Some(settings))
+}
+
+fn start(context: &Context, usual: &str, format: LogFormat, kept: Option<&Settings>) -> Tracing {
     let output = context.output();
     let filter = match (output.quiet(), output.verbosity()) {
         (true, _) => "error",
@@ -27,6 +34,15 @@ fn start(context: &Context, usual: &str, format: LogFormat) {
         (false, 1) => "info,reef=debug",
         (false, _) => "debug,reef=trace",
     };
-    let format = if output.json() { LogFormat::Json } else { format };
-    init_logging(filter, format, output.colored_talk());
+    let observability = kept.map(|settings| &settings.observability);
+    let journal = kept
+        .filter(|settings| settings.observability.log_files)
+        .map(|settings| (settings.storage.log_dir(), settings.observability.log.clone()));
+    init(&Telemetry {
+        filter: filter.to_owned(),
+        format: if output.json() { LogFormat::Json } else { format },
+        color: output.colored_talk(),
+        journal,
+        otlp: observability.and_then(|observability| observability.otlp_endpoint.clone()),
+    })
 }

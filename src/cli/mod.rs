@@ -53,7 +53,7 @@ fn run(argv: Vec<OsString>) -> Exit {
         Err(error) => return usage(&early, &error),
     };
     let context = Context::new(&cli.global, overrides);
-    if !cli.command.is_service() {
+    if !cli.command.logs_by_itself() {
         logging::for_command(&context);
     }
     match cmd::run(&context, cli.command) {

@@ -15,7 +15,7 @@ use super::{CliError, Exit};
 const JSON_VERSION: u32 = 1;
 
 /// How this run speaks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output {
     args: OutputArgs,
     color_out: bool,

@@ -1,2 +1,34 @@
 //! Law: shows, never decides. Reads the store and the chain read-only, or a server's status over HTTP; holds no write
-//! lock. State: the screen. The terminal is restored on every way out.
+//! lock; what a person decides is done by whoever it was given, as `reef release` does it. Door: [`run`] with a
+//! [`Source`]: [`Files`] or [`Remote`]. State: the screen. The terminal is restored on every way out.
+
+mod app;
+mod cursor;
+mod event;
+mod files;
+mod history;
+mod input;
+mod keys;
+mod page;
+mod read;
+mod remote;
+mod rows;
+mod run;
+mod series;
+mod snapshot;
+mod source;
+mod terminal;
+mod text;
+mod theme;
+mod view;
+
+pub use files::{Files, FilesAt, Outside, Running};
+pub use remote::{Fetch, Remote};
+pub use run::{DashError, DashOptions, run};
+pub use source::{Decision, Fault, Source, Want};
+pub use theme::Theme;
+
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod screens_tests;

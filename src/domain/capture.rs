@@ -1,6 +1,7 @@
 //! What the engine that sampled a turn knows of its tokens; the only source of training values.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::RuntimeLoadId;
 
@@ -25,6 +26,19 @@ pub struct TokenCapture {
     /// The most likely tokens at each position, when asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<Vec<Vec<TopKToken>>>,
+}
+
+impl TokenCapture {
+    /// What is worth seeing of it without the tokens themselves.
+    pub fn summary(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_token_ids.len(),
+            "tokens": self.token_ids.len(),
+            "finish_reason": self.finish_reason,
+            "temperature": self.temperature,
+            "spans": self.spans,
+        })
+    }
 }
 
 /// Tokens `start..end` came from one load.

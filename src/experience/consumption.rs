@@ -40,6 +40,19 @@ pub struct Consumed {
     pub at_us: i64,
 }
 
+impl Consumed {
+    /// As the HTTP interface and the command line show it.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "consumer": self.consumer,
+            "batch_id": self.batch,
+            "step": self.step,
+            "outcome": self.outcome,
+            "at": clock::seconds(self.at_us),
+        })
+    }
+}
+
 pub(super) fn consume(tx: &mut WriteTx<'_>, consumption: &Consumption) -> Result<usize, StoreError> {
     let scenario_id = tx.scenario_id(&consumption.scenario)?;
     let marks = Marks {

@@ -36,6 +36,18 @@ pub enum StoreError {
         /// The newest format known here.
         known: i64,
     },
+    /// An older Reef wrote the file, and this handle may not change it.
+    #[error(
+        "the experience store {path} has the older format {found}; reef status brings it to format {known}, then try again"
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest format known here.
+        known: i64,
+    },
     /// Too much is waiting, or another process held the file for too long.
     #[error("the experience store is busy: {what} for {waited:?}; try again")]
     Busy {
@@ -163,6 +175,7 @@ impl StoreError {
             Self::Open { .. }
             | Self::NotAStore { .. }
             | Self::Newer { .. }
+            | Self::Older { .. }
             | Self::Sqlite { .. }
             | Self::Closed
             | Self::Damaged { .. } => ErrorClass::Failed,

@@ -14,8 +14,18 @@ pub(super) struct ReadPool {
     path: PathBuf,
     limit: usize,
     patience: Duration,
+    access: Access,
     state: Mutex<State>,
     freed: Condvar,
+}
+
+/// What the process may do to the file besides reading it here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Its writer owns the file's format.
+    BesideWriter,
+    /// Nothing at all.
+    ReadOnly,
 }
 
 struct State {
@@ -30,11 +40,12 @@ struct Place<'a> {
 }
 
 impl ReadPool {
-    pub(super) fn new(path: PathBuf, limit: usize, patience: Duration) -> Self {
+    pub(super) fn new(path: PathBuf, limit: usize, patience: Duration, access: Access) -> Self {
         Self {
             path,
             limit: limit.max(1),
             patience,
+            access,
             state: Mutex::new(State {
                 idle: Vec::new(),
                 open: 0,
@@ -84,6 +95,9 @@ impl ReadPool {
     }
 
     fn open(&self) -> Result<Connection, StoreError> {
+        if self.access == Access::ReadOnly {
+            return schema::connect_read_only(&self.path, self.patience);
+        }
         let conn = schema::connect(&self.path, Create::No, self.patience)?;
         conn.execute_batch("PRAGMA query_only = ON; PRAGMA mmap_size = 268435456;")
             .doing("opening a read connection")?;

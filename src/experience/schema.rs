@@ -49,6 +49,28 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
     Ok(conn)
 }
 
+/// A connection that cannot write, not even the file's format: SQLite itself refuses.
+pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<Connection, StoreError> {
+    let failed = |source: rusqlite::Error| StoreError::Open {
+        path: path.to_owned(),
+        source: Arc::new(source),
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+    conn.busy_timeout(busy_timeout).map_err(failed)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    check(&conn, path)?;
+    let (found, known) = (version(&conn)?, MIGRATIONS.len() as i64);
+    if found < known {
+        return Err(StoreError::Older {
+            path: path.to_owned(),
+            found,
+            known,
+        });
+    }
+    Ok(conn)
+}
+
 /// Brings the file to the newest format; the first to arrive does it, others wait.
 pub(super) fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     check(conn, path)?;

@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use super::append::{Appended, NewInstruction, Prepared};
 use super::consumption::{self, Consumed, Consumption};
-use super::error::StoreError;
+use super::error::{Doing, StoreError};
 use super::health::{Gauges, Health, StoreMetrics};
 use super::interruptions::Interruption;
-use super::pool::ReadPool;
+use super::pool::{Access, ReadPool};
 use super::records::{self, Record, RecordQuery, RecordRow};
 use super::scenarios::{self, Scenario, ScenarioCreated};
 use super::schema::{self, Create};
@@ -114,8 +114,25 @@ impl Experience {
                 path: path.to_owned(),
                 queue: Some(queue),
                 thread: Some(thread),
-                readers: ReadPool::new(path.to_owned(), options.readers, options.patience),
+                readers: ReadPool::new(path.to_owned(), options.readers, options.patience, Access::BesideWriter),
                 gauges,
+            }),
+        })
+    }
+
+    /// Opens an existing file for reading alone: nothing is created, migrated or locked against writers, and every write
+    /// through this handle is refused as closed.
+    pub fn open_read_only(path: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let readers = ReadPool::new(path.to_owned(), options.readers, options.patience, Access::ReadOnly);
+        // A file that cannot be read should say so now.
+        readers.read(|_| Ok(()))?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path: path.to_owned(),
+                queue: None,
+                thread: None,
+                readers,
+                gauges: Arc::new(Gauges::default()),
             }),
         })
     }
@@ -248,6 +265,15 @@ impl Experience {
     /// Counts of each active scenario, or of one.
     pub fn stats(&self, scenario: Option<&ScenarioName>) -> Result<BTreeMap<ScenarioName, Stats>, StoreError> {
         self.inner.readers.read(|conn| tally::read(conn, scenario))
+    }
+
+    /// A number that differs from the last one when another connection has committed in between. It says so only to a
+    /// handle with one reader.
+    pub fn change_stamp(&self) -> Result<i64, StoreError> {
+        self.inner.readers.read(|conn| {
+            conn.pragma_query_value(None, "data_version", |row| row.get(0))
+                .doing("looking for changes")
+        })
     }
 
     /// Looks through the whole file for damage; gives what it found. Takes as long as reading the file does.

@@ -11,8 +11,8 @@ use super::query::Query;
 use super::reply::{ReplyBody, json_private};
 use super::scenarios::existing;
 use super::state::State;
-use crate::domain::{RecordId, RequestType, ScenarioName};
-use crate::experience::{Bodies, Record, RecordQuery, RecordRow, StepQuery};
+use crate::domain::{RecordId, RequestType, ScenarioName, TokenCapture};
+use crate::experience::{Bodies, Consumed, Order, Record, RecordQuery, RecordRow, StepQuery};
 use crate::scenario::commit_row;
 use crate::sys::clock;
 
@@ -25,8 +25,24 @@ pub(super) async fn page(
     name: &ScenarioName,
     query: Option<&str>,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    let query = Query::parse(query, &["after_sequence", "limit", "request_type"])?;
-    let after = query.number("after_sequence", 0, i64::MAX as u64)?.unwrap_or(0);
+    let query = Query::parse(
+        query,
+        &["after_sequence", "before_sequence", "limit", "order", "request_type"],
+    )?;
+    let order = match query.one("order")? {
+        None | Some("oldest") => Order::OldestFirst,
+        Some("newest") => Order::NewestFirst,
+        Some(other) => {
+            return Err(ApiError::bad_request(
+                "invalid_request",
+                format!("order \"{}\" is not oldest or newest", other.escape_default()),
+            ));
+        }
+    };
+    let cursor = match order {
+        Order::OldestFirst => query.number("after_sequence", 0, i64::MAX as u64)?,
+        Order::NewestFirst => query.number("before_sequence", 0, i64::MAX as u64)?,
+    };
     let limit = query.number("limit", 1, LARGEST_PAGE)?.unwrap_or(PAGE) as usize;
     let kind = match query.one("request_type")? {
         None => None,
@@ -47,7 +63,8 @@ pub(super) async fn page(
     let wanted = RecordQuery {
         scenario: Some(name.clone()),
         kind,
-        cursor: i64::try_from(after).ok(),
+        cursor: cursor.and_then(|cursor| i64::try_from(cursor).ok()),
+        order,
         limit,
         ..RecordQuery::default()
     };
@@ -56,9 +73,10 @@ pub(super) async fn page(
         .then(|| rows.last().map(|row| row.sequence))
         .flatten();
     let rows: Vec<Value> = rows.iter().map(row_json).collect();
-    Ok(json_private(
-        &json!({"scenario": name, "records": rows, "next_after_sequence": next}),
-    ))
+    Ok(json_private(&match order {
+        Order::OldestFirst => json!({"scenario": name, "records": rows, "next_after_sequence": next}),
+        Order::NewestFirst => json!({"scenario": name, "records": rows, "next_before_sequence": next}),
+    }))
 }
 
 /// `GET /reef/scenarios/{scenario}/records/{record_id}`
@@ -66,11 +84,12 @@ pub(super) async fn one(state: &Arc<State>, name: &ScenarioName, id: &str) -> Re
     let id = RecordId::new(id)?;
     existing(state, name).await?;
     let (scenario, wanted) = (name.clone(), id.clone());
-    let (record, reports) = state
+    let (record, reports, consumed) = state
         .read(move |experience| {
             let record = experience.record(Some(&scenario), &wanted)?;
             let reports = experience.reports_on(&scenario, &wanted)?;
-            Ok((record, reports))
+            let consumed = experience.consumed_by(&scenario, &wanted)?;
+            Ok((record, reports, consumed))
         })
         .await?;
     let record =
@@ -85,6 +104,8 @@ pub(super) async fn one(state: &Arc<State>, name: &ScenarioName, id: &str) -> Re
     out["payload"] = payload(&record.row, bodies);
     out["turn"] = serde_json::to_value(&bodies.turn).unwrap_or(Value::Null);
     out["reports"] = reports.iter().map(report_json).collect();
+    out["consumed"] = consumed.iter().map(Consumed::to_json).collect();
+    out["capture"] = bodies.capture.as_ref().map_or(Value::Null, TokenCapture::summary);
     Ok(json_private(&out))
 }
 
@@ -211,5 +232,27 @@ pub(super) async fn commits(
         .flatten();
     Ok(json_private(
         &json!({"scenario": name, "commits": rows, "next_after_step": next}),
+    ))
+}
+
+/// `GET /reef/scenarios/{scenario}/steps/{step}/verdict`: the evidence of a step; null when no gate judged it.
+pub(super) async fn verdict(
+    state: &Arc<State>,
+    name: &ScenarioName,
+    step: &str,
+) -> Result<Response<ReplyBody>, ApiError> {
+    let number: u64 = step.parse().map_err(|_| {
+        ApiError::bad_request(
+            "invalid_request",
+            format!("step \"{}\" is not a number", step.escape_default()),
+        )
+    })?;
+    existing(state, name).await?;
+    let scenario = name.clone();
+    let verdict = state
+        .read(move |experience| experience.step_verdict(&scenario, number))
+        .await?;
+    Ok(json_private(
+        &json!({"scenario": name, "step": number, "verdict": verdict}),
     ))
 }

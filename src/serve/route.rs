@@ -108,6 +108,9 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
         ["reef", "scenarios", name, "contract"] if get => scenarios::contract(state, &scenario(name)?).await,
         ["reef", "scenarios", name, "records"] if get => records::page(state, &scenario(name)?, query).await,
         ["reef", "scenarios", name, "records", id] if get => records::one(state, &scenario(name)?, &decode(id)?).await,
+        ["reef", "scenarios", name, "steps", step, "verdict"] if get => {
+            records::verdict(state, &scenario(name)?, &decode(step)?).await
+        }
         ["reef", "scenarios", name, "commits"] if get => records::commits(state, &scenario(name)?, query).await,
         ["reef", "scenarios", name, "releases"] if get => releases::list(state, &scenario(name)?, query).await,
         ["reef", "scenarios", name, "releases", id, "artifact"] if get => {
@@ -143,7 +146,8 @@ fn methods(parts: &[&str]) -> &'static [&'static str] {
         ["reef", "scenarios", _] => &["DELETE"],
         ["reef", "scenarios", _, "contract" | "records" | "commits" | "releases"]
         | ["reef", "scenarios", _, "records" | "releases", _]
-        | ["reef", "scenarios", _, "releases", _, "artifact"] => &["GET"],
+        | ["reef", "scenarios", _, "releases", _, "artifact"]
+        | ["reef", "scenarios", _, "steps", _, "verdict"] => &["GET"],
         _ => &[],
     }
 }

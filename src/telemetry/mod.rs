@@ -1,9 +1,22 @@
-//! Law: how the process speaks of itself: logs, metrics, traces. Owns the subscriber and the metric registry; never
-//! decides anything. Door: [`init_logging`], [`LogFormat`]. State: process-wide. Never fails the work it observes.
+//! Law: how the process speaks of itself: logs, metrics, traces. Owns the subscriber and the log files; never decides
+//! anything. Door: [`init`], [`Telemetry`], [`LogFormat`], and [`read_tail`] for who reads the log back. State:
+//! process-wide, and `logs/`. Never fails the work it observes.
 
-use tracing_subscriber::EnvFilter;
+mod journal;
+mod lines;
+mod otlp;
 
-/// How log lines look.
+use std::path::PathBuf;
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+pub use journal::{JOURNAL, read_tail};
+pub use lines::{LEVELS, LogLine, Tail};
+pub use otlp::Tracing;
+
+/// How log lines look on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -12,17 +25,63 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging to standard error. `filter` is a `tracing` directive such as `info` or `reef=debug`. A second call
-/// does nothing.
-pub fn init_logging(filter: &str, format: LogFormat, color: bool) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    let base = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+/// Where and how a process speaks of itself.
+#[derive(Debug, Clone)]
+pub struct Telemetry {
+    /// What goes to standard error: a `tracing` directive such as `info` or `reef=debug`.
+    pub filter: String,
+    /// How that looks.
+    pub format: LogFormat,
+    /// Whether it has colours.
+    pub color: bool,
+    /// The directory that keeps structured lines for `reef logs`, and the directive for what goes there.
+    pub journal: Option<(PathBuf, String)>,
+    /// The OTLP/HTTP collector that traces go to.
+    pub otlp: Option<String>,
+}
+
+/// Starts logging, and tracing where a collector is named. A second call does nothing. The returned guard sends what is
+/// left of the traces when it goes.
+pub fn init(telemetry: &Telemetry) -> Tracing {
+    let read = |text: &str| EnvFilter::try_new(text).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = || read(&telemetry.filter);
+    let base = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false);
-    // Only a second initialisation can fail, and then logging already works.
-    let _already_set = match format {
-        LogFormat::Text => base.with_ansi(color).try_init(),
-        LogFormat::Json => base.json().flatten_event(true).try_init(),
+    let stderr = match telemetry.format {
+        LogFormat::Text => base.with_ansi(telemetry.color).with_filter(filter()).boxed(),
+        LogFormat::Json => base.json().flatten_event(true).with_filter(filter()).boxed(),
     };
+    let mut faults = Vec::new();
+    let journal = telemetry.journal.as_ref().and_then(|(dir, directive)| {
+        let journal = journal::Journal::open(dir)
+            .map_err(|error| faults.push(format!("no log files in {}: {error}", dir.display())))
+            .ok()?;
+        Some((journal, read(directive)))
+    });
+    let journal = journal.map(|(journal, filter)| {
+        tracing_subscriber::fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(journal)
+            .with_filter(filter)
+    });
+    let (traces, tracing) = match telemetry.otlp.as_deref().map(otlp::start) {
+        None => (None, Tracing::default()),
+        Some(Ok((layer, tracing))) => (Some(layer), tracing),
+        Some(Err(fault)) => {
+            faults.push(fault);
+            (None, Tracing::default())
+        }
+    };
+    // Only a second initialisation can fail, and then logging already works.
+    let _already_set = tracing_subscriber::registry()
+        .with(traces)
+        .with(stderr)
+        .with(journal)
+        .try_init();
+    for fault in faults {
+        tracing::warn!("{fault}");
+    }
+    tracing
 }

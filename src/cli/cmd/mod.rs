@@ -9,11 +9,13 @@
 mod bench;
 mod completions;
 mod config;
+mod dash;
 mod docs;
 mod doctor;
 mod eval;
 mod init;
 mod instruct;
+mod logs;
 mod man;
 mod model;
 mod records;
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Completions(completions::CompletionsArgs),
     /// Show what is configured and what can be
     Config(config::ConfigArgs),
+    /// See and steer everything on one screen
+    Dash(dash::DashArgs),
     /// Write the generated reference pages
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -50,6 +54,8 @@ pub(crate) enum Command {
     Init(init::InitArgs),
     /// Ask a scenario for a training step, in words
     Instruct(instruct::InstructArgs),
+    /// Show the newest lines of the log, and follow it
+    Logs(logs::LogsArgs),
     /// Print the manual page, or write one page for each command
     Man(man::ManArgs),
     /// Import, download, list and show models for the embedded engine
@@ -77,9 +83,9 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The service starts logging itself, once it knows its settings.
-    pub(crate) fn is_service(&self) -> bool {
-        matches!(self, Self::Serve(_))
+    /// Work whose log is kept starts logging itself, once it knows its settings; the dashboard has no place for a log.
+    pub(crate) fn logs_by_itself(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Train(_) | Self::Dash(_))
     }
 }
 
@@ -89,11 +95,13 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Bench(args) => bench::run(context, args),
         Command::Completions(args) => completions::run(context, args),
         Command::Config(args) => config::run(context, args),
+        Command::Dash(args) => dash::run(context, args),
         Command::Docs(args) => docs::run(context, args),
         Command::Doctor(args) => doctor::run(context, args),
         Command::Eval(args) => eval::run(context, args),
         Command::Init(args) => init::run(context, args),
         Command::Instruct(args) => instruct::run(context, args),
+        Command::Logs(args) => logs::run(context, &args),
         Command::Man(args) => man::run(context, args),
         Command::Model(args) => model::run(context, args),
         Command::Records(args) => records::run(context, args),

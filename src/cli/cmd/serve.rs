@@ -75,7 +75,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
         return config::show(context, &settings, false, "");
     }
     openmp::settle_for(context, &settings)?;
-    logging::for_service(context, &settings);
+    let _tracing = logging::for_service(context, &settings);
     // Faults of the recipe are told before anything starts.
     let recipe = learning::recipe(&settings)?.filter(|recipe| settings.training.enabled && recipe.learns());
     let runtime = context.runtime()?;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::context::Store;
 use crate::cli::progress::Progress;
-use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
+use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp};
 use crate::domain::ScenarioName;
 use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
@@ -82,6 +82,7 @@ impl Tally {
 }
 
 pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> {
+    let _tracing = logging::for_training(context, context.settings()?);
     let recipe = learning::recipe_needed(context)?;
     if !recipe.learns() {
         return Err(

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cli::context::Store;
 use crate::cli::table::printable;
@@ -65,13 +65,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
                 value
             })
             .collect();
-        value["consumed"] = consumed
-            .iter()
-            .map(|used| {
-                json!({"consumer": used.consumer, "batch_id": used.batch, "step": used.step,
-                    "outcome": used.outcome, "at": crate::sys::clock::seconds(used.at_us)})
-            })
-            .collect();
+        value["consumed"] = consumed.iter().map(Consumed::to_json).collect();
         output.object("record", &value)?;
         return Ok(Exit::Ok);
     }

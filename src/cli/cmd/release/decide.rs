@@ -6,6 +6,7 @@ use serde_json::json;
 use super::chain::{Chain, ScenarioOption};
 use super::remote::remote;
 use crate::cli::{CliError, Context, Exit, format};
+use crate::domain::{ReleaseId, ScenarioName};
 use crate::release::ReleaseError;
 use crate::scenario::{PublishError, Published};
 
@@ -45,58 +46,94 @@ pub(crate) struct RollbackArgs {
     scenario: ScenarioOption,
 }
 
+/// A decision on a release.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    /// Serve a held one, if the scenario serves `expect`.
+    Promote { expect: Option<String> },
+    /// Refuse a held one.
+    Reject,
+    /// Serve an older one again.
+    Rollback,
+}
+
+/// What came of a decision.
+pub(crate) enum Decided {
+    /// A release was appended, or was there already.
+    Published { chain: Chain, published: Published },
+    /// It was refused.
+    Rejected { chain: Chain, release: ReleaseId },
+}
+
+/// Carries a decision out; `target` is what a person wrote.
+pub(crate) async fn decide(
+    context: &Context,
+    scenario: Option<ScenarioName>,
+    target: &str,
+    kind: Kind,
+    note: Option<String>,
+) -> Result<Decided, CliError> {
+    let chain = Chain::open(context, &ScenarioOption { scenario }).await?;
+    let target = chain.resolve(target)?;
+    let (publisher, name) = (&chain.publisher, &chain.scenario);
+    let published = match kind {
+        Kind::Reject => {
+            publisher.reject(name, &target, note).await?;
+            return Ok(Decided::Rejected { chain, release: target });
+        }
+        Kind::Promote { expect } => {
+            let expect = expect.map(|text| chain.resolve(&text)).transpose()?;
+            publisher.promote(name, &target, expect.as_ref(), note).await?
+        }
+        Kind::Rollback => {
+            let tried = publisher.rollback(name, &target, note.clone()).await;
+            match (tried, remote(context, None)?) {
+                // What was pruned here may still be there.
+                (Err(PublishError::Release(ReleaseError::NotRestorable { .. })), Some(remote)) => {
+                    publisher.restore(remote, target.clone()).await?;
+                    publisher.rollback(name, &target, note).await?
+                }
+                (tried, _) => tried?,
+            }
+        }
+    };
+    publisher.finish_pushes().await;
+    Ok(Decided::Published { chain, published })
+}
+
 pub(crate) fn promote(context: &Context, args: PromoteArgs) -> Result<Exit, CliError> {
-    let (chain, published) = context.block_on(async {
-        let chain = Chain::open(context, &args.scenario).await?;
-        let target = chain.resolve(&args.release)?;
-        let expect = args.expect.as_deref().map(|text| chain.resolve(text)).transpose()?;
-        let published = chain
-            .publisher
-            .promote(&chain.scenario, &target, expect.as_ref(), args.note)
-            .await?;
-        chain.publisher.finish_pushes().await;
-        Ok((chain, published))
-    })?;
-    told(context, &chain, &published)
+    let kind = Kind::Promote { expect: args.expect };
+    let decided = context.block_on(decide(context, args.scenario.scenario, &args.release, kind, args.note))?;
+    say(context, &decided)
 }
 
 pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, CliError> {
-    let (chain, published) = context.block_on(async {
-        let chain = Chain::open(context, &args.scenario).await?;
-        let target = chain.resolve(&args.release)?;
-        let tried = chain
-            .publisher
-            .rollback(&chain.scenario, &target, args.note.clone())
-            .await;
-        let published = match (tried, remote(context, None)?) {
-            // What was pruned here may still be there.
-            (Err(PublishError::Release(ReleaseError::NotRestorable { .. })), Some(remote)) => {
-                chain.publisher.restore(remote, target.clone()).await?;
-                chain.publisher.rollback(&chain.scenario, &target, args.note).await?
-            }
-            (tried, _) => tried?,
-        };
-        chain.publisher.finish_pushes().await;
-        Ok((chain, published))
-    })?;
-    told(context, &chain, &published)
+    let work = decide(
+        context,
+        args.scenario.scenario,
+        &args.release,
+        Kind::Rollback,
+        args.note,
+    );
+    say(context, &context.block_on(work)?)
 }
 
 pub(crate) fn reject(context: &Context, args: RejectArgs) -> Result<Exit, CliError> {
-    let (chain, target) = context.block_on(async {
-        let chain = Chain::open(context, &args.scenario).await?;
-        let target = chain.resolve(&args.release)?;
-        chain.publisher.reject(&chain.scenario, &target, args.note).await?;
-        Ok((chain, target))
-    })?;
+    let work = decide(context, args.scenario.scenario, &args.release, Kind::Reject, args.note);
+    say(context, &context.block_on(work)?)
+}
+
+fn say(context: &Context, decided: &Decided) -> Result<Exit, CliError> {
     let output = context.output();
-    if output.json() {
-        output.object(
+    match decided {
+        Decided::Published { chain, published } => return told(context, chain, published),
+        Decided::Rejected { chain, release } if output.json() => output.object(
             "rejected",
-            &json!({"scenario": chain.scenario, "release_id": target, "head": chain.head}),
-        )?;
-    } else {
-        output.note(&format!("release {} is rejected", format::short(target.as_str())));
+            &json!({"scenario": chain.scenario, "release_id": release, "head": chain.head}),
+        )?,
+        Decided::Rejected { release, .. } => {
+            output.note(&format!("release {} is rejected", format::short(release.as_str())));
+        }
     }
     Ok(Exit::Ok)
 }

@@ -11,6 +11,8 @@ mod upkeep;
 
 use clap::{Args, Subcommand};
 
+pub(super) use decide::{Decided, Kind, decide};
+
 use crate::cli::{CliError, Context, Exit};
 
 /// List, compare, promote, roll back and move releases

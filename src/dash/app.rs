@@ -1,0 +1,277 @@
+//! The state of the dashboard, and how it changes: an event in, effects out. No input or output here.
+
+use std::sync::Arc;
+
+use super::cursor::Cursor;
+use super::event::{Effect, Event};
+use super::history::History;
+use super::page::{Body, Page};
+use super::rows;
+use super::snapshot::{ScenarioFacts, Snapshot, StepFacts};
+use super::source::{Decision, Fault, Want};
+use super::theme::Theme;
+use crate::telemetry::LogLine;
+
+/// A screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Screen {
+    Overview,
+    Traffic,
+    Training,
+    Releases,
+    Harness,
+    Logs,
+    Help,
+}
+
+impl Screen {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Overview,
+        Self::Traffic,
+        Self::Training,
+        Self::Releases,
+        Self::Harness,
+        Self::Logs,
+        Self::Help,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "overview",
+            Self::Traffic => "traffic",
+            Self::Training => "training",
+            Self::Releases => "releases",
+            Self::Harness => "harness",
+            Self::Logs => "logs",
+            Self::Help => "help",
+        }
+    }
+
+    pub(super) fn place(self) -> usize {
+        Self::ALL.iter().position(|screen| *screen == self).unwrap_or(0)
+    }
+
+    pub(super) fn step(self, by: isize) -> Self {
+        let count = Self::ALL.len() as isize;
+        Self::ALL[(self.place() as isize + by).rem_euclid(count) as usize]
+    }
+}
+
+/// A decision waiting for a person's yes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) decision: Decision,
+    pub(super) scenario: String,
+    pub(super) release: String,
+    pub(super) note: String,
+    /// Yes was said; the outcome is on its way.
+    pub(super) sent: bool,
+}
+
+/// What part of the steps the charts show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Zoom {
+    pub(super) chart: usize,
+    pub(super) maximised: bool,
+    pub(super) steps: usize,
+    pub(super) back: usize,
+}
+
+pub(super) const ZOOMS: [usize; 6] = [10, 25, 50, 100, 200, 400];
+
+/// Everything.
+pub(super) struct App {
+    pub(super) screen: Screen,
+    pub(super) size: (u16, u16),
+    pub(super) theme: Theme,
+    pub(super) now_us: i64,
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    /// Why the last look failed; what was seen before stays on the screen.
+    pub(super) fault: Option<Fault>,
+    pub(super) history: History,
+    pub(super) scenario: Option<String>,
+    pub(super) cursors: [Cursor; 7],
+    pub(super) filters: [String; 7],
+    pub(super) typing: bool,
+    pub(super) paused: bool,
+    pub(super) page: Option<Page>,
+    pub(super) question: Option<Question>,
+    pub(super) zoom: Zoom,
+    pub(super) severity: usize,
+    pub(super) logs: Vec<LogLine>,
+    pub(super) log_fault: Option<Fault>,
+    /// What was last said to the person.
+    pub(super) message: Option<String>,
+    /// A look is under way.
+    looking: bool,
+    reading_logs: bool,
+}
+
+impl App {
+    pub(super) fn new(theme: Theme, scenario: Option<String>, size: (u16, u16), now_us: i64) -> Self {
+        Self {
+            screen: Screen::Overview,
+            size,
+            theme,
+            now_us,
+            snapshot: None,
+            fault: None,
+            history: History::default(),
+            scenario,
+            cursors: Default::default(),
+            filters: Default::default(),
+            typing: false,
+            paused: false,
+            page: None,
+            question: None,
+            zoom: Zoom {
+                chart: 0,
+                maximised: false,
+                steps: 50,
+                back: 0,
+            },
+            severity: 2,
+            logs: Vec::new(),
+            log_fault: None,
+            message: None,
+            looking: false,
+            reading_logs: false,
+        }
+    }
+
+    /// What to do at the very beginning.
+    pub(super) fn begin(&mut self) -> Vec<Effect> {
+        self.look().into_iter().collect()
+    }
+
+    /// Takes one event in.
+    pub(super) fn update(&mut self, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Key(key) => super::input::key(self, key),
+            Event::Mouse(mouse) => super::input::mouse(self, mouse),
+            Event::Resize(width, height) => {
+                self.size = (width, height);
+                Vec::new()
+            }
+            Event::Tick(now_us) => {
+                self.now_us = now_us;
+                if self.paused {
+                    return Vec::new();
+                }
+                let logs = (self.screen == Screen::Logs).then(|| self.read_logs()).flatten();
+                self.look().into_iter().chain(logs).collect()
+            }
+            Event::Snapshot(result) => {
+                self.looking = false;
+                match result {
+                    Ok(snapshot) => self.see(*snapshot),
+                    Err(fault) => self.fault = Some(fault),
+                }
+                Vec::new()
+            }
+            Event::Logs(result) => {
+                self.reading_logs = false;
+                match result {
+                    Ok(lines) => (self.logs, self.log_fault) = (lines, None),
+                    Err(fault) => self.log_fault = Some(fault),
+                }
+                self.settle();
+                Vec::new()
+            }
+            Event::Record(result) => self.fill(result.map(Body::Record)),
+            Event::Evidence(result) => self.fill(result.map(Body::Evidence)),
+            Event::Diff(result) => self.fill(result.map(Body::Diff)),
+            Event::File(result) => self.fill(result.map(Body::File)),
+            Event::Decided(result) => {
+                self.question = None;
+                self.message = Some(match result {
+                    Ok(said) => said,
+                    Err(fault) => format!("not done: {fault}"),
+                });
+                self.looking = false;
+                self.look().into_iter().collect()
+            }
+            Event::Broken(what) => {
+                // Whatever was under way may never answer.
+                (self.looking, self.reading_logs) = (false, false);
+                self.fault = Some(Fault::new(format!("a background task broke: {what}")));
+                Vec::new()
+            }
+            Event::Terminate(signal) => vec![Effect::Quit(Some(signal))],
+        }
+    }
+
+    fn see(&mut self, snapshot: Snapshot) {
+        self.now_us = self.now_us.max(snapshot.at_us);
+        self.fault = None;
+        self.history.push(&snapshot);
+        if self.scenario.is_none() {
+            self.scenario = snapshot.focus.as_ref().map(|focus| focus.scenario.clone());
+        }
+        self.snapshot = Some(Arc::new(snapshot));
+        self.settle();
+    }
+
+    /// Keeps every selection on what it was on.
+    pub(super) fn settle(&mut self) {
+        for screen in Screen::ALL {
+            let keys = rows::keys(self, screen);
+            self.cursors[screen.place()].settle(&keys);
+        }
+    }
+
+    /// Puts what was read on the open page.
+    fn fill(&mut self, result: Result<Body, Fault>) -> Vec<Effect> {
+        if let Some(page) = &mut self.page {
+            page.body = result.unwrap_or_else(Body::Failed);
+            page.scroll = 0;
+        }
+        Vec::new()
+    }
+
+    /// Asks for a look, unless one is under way.
+    pub(super) fn look(&mut self) -> Option<Effect> {
+        if std::mem::replace(&mut self.looking, true) {
+            return None;
+        }
+        Some(Effect::Look(Want {
+            scenario: self.scenario.clone(),
+        }))
+    }
+
+    pub(super) fn read_logs(&mut self) -> Option<Effect> {
+        (!std::mem::replace(&mut self.reading_logs, true)).then_some(Effect::ReadLogs)
+    }
+
+    /// Changes the scenario in focus; what was seen of the other one is shown until the next look.
+    pub(super) fn choose(&mut self, scenario: String) -> Vec<Effect> {
+        if self.scenario.as_deref() == Some(scenario.as_str()) {
+            return Vec::new();
+        }
+        self.scenario = Some(scenario);
+        self.looking = false;
+        self.look().into_iter().collect()
+    }
+
+    pub(super) fn filter(&self) -> &str {
+        &self.filters[self.screen.place()]
+    }
+
+    pub(super) fn cursor(&self) -> usize {
+        self.cursors[self.screen.place()].index()
+    }
+
+    pub(super) fn focused(&self) -> Option<&ScenarioFacts> {
+        let name = self.scenario.as_deref()?;
+        self.snapshot
+            .as_ref()?
+            .scenarios
+            .iter()
+            .find(|facts| facts.name == name)
+    }
+
+    /// The step selected on the screens that list steps.
+    pub(super) fn selected_step(&self) -> Option<&StepFacts> {
+        rows::steps(self, self.screen).get(self.cursor()).copied()
+    }
+}

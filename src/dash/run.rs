@@ -1,0 +1,196 @@
+//! One thread draws; others read keys, wait for signals, and look at the source. Everything meets in one queue.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::app::App;
+use super::event::{Effect, Event};
+use super::source::Source;
+use super::terminal::{Screen, copy, present};
+use super::theme::Theme;
+use super::view;
+use crate::sys::clock;
+
+/// How the dashboard begins.
+#[derive(Debug, Clone)]
+pub struct DashOptions {
+    /// The colours.
+    pub theme: Theme,
+    /// The scenario to look into.
+    pub scenario: Option<String>,
+    /// Time between two looks.
+    pub interval: Duration,
+}
+
+/// Why the dashboard cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DashError {
+    /// Nobody could see it.
+    #[error("the dashboard needs a terminal on standard input and output")]
+    NoTerminal,
+    /// The terminal refused.
+    #[error("the terminal cannot be used")]
+    Terminal(#[source] io::Error),
+}
+
+/// Shows the dashboard until it is closed. Gives the signal that ended it, if one did.
+pub fn run(source: Box<dyn Source>, options: &DashOptions) -> Result<Option<i32>, DashError> {
+    if !present() {
+        return Err(DashError::NoTerminal);
+    }
+    let (events, happened) = channel();
+    let mut screen = Screen::take(events.clone()).map_err(DashError::Terminal)?;
+    watch_signals(events.clone()).map_err(DashError::Terminal)?;
+    read_keys(events.clone());
+    let work = work(source, events);
+    let size = screen.terminal.size().map_err(DashError::Terminal)?;
+    let app = App::new(
+        options.theme,
+        options.scenario.clone(),
+        (size.width, size.height),
+        clock::now_us(),
+    );
+    turn(&mut screen, app, &happened, &work, options.interval).map_err(DashError::Terminal)
+}
+
+fn turn(
+    screen: &mut Screen,
+    mut app: App,
+    happened: &Receiver<Event>,
+    work: &Sender<Effect>,
+    interval: Duration,
+) -> io::Result<Option<i32>> {
+    let mut effects = app.begin();
+    let mut ticked = Instant::now();
+    loop {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Quit(signal) => return Ok(signal),
+                Effect::Suspend => {
+                    screen.suspend()?;
+                    let size = screen.terminal.size()?;
+                    app.size = (size.width, size.height);
+                }
+                Effect::Copy(text) => copy(&text)?,
+                // The worker ends only with the program.
+                other => {
+                    let _ended = work.send(other);
+                }
+            }
+        }
+        screen.terminal.draw(|frame| view::draw(frame, &app))?;
+        // Everything that waits is taken in before the next picture.
+        let mut next = match happened.recv_timeout(interval.saturating_sub(ticked.elapsed())) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        };
+        while let Some(event) = next {
+            effects.extend(app.update(event));
+            next = happened.try_recv().ok();
+        }
+        if ticked.elapsed() >= interval {
+            ticked = Instant::now();
+            effects.extend(app.update(Event::Tick(clock::now_us())));
+        }
+    }
+}
+
+fn read_keys(events: Sender<Event>) {
+    thread::spawn(move || {
+        loop {
+            let event = match crossterm::event::read() {
+                Ok(crossterm::event::Event::Key(key)) => Event::Key(key),
+                Ok(crossterm::event::Event::Mouse(mouse)) => Event::Mouse(mouse),
+                Ok(crossterm::event::Event::Resize(width, height)) => Event::Resize(width, height),
+                Ok(_) => continue,
+                // The terminal is gone.
+                Err(_) => Event::Terminate(rustix::process::Signal::HUP.as_raw()),
+            };
+            let gone = matches!(event, Event::Terminate(_));
+            if events.send(event).is_err() || gone {
+                return;
+            }
+        }
+    });
+}
+
+/// Every signal that asks a program to end ends this one the same way: with the terminal given back.
+fn watch_signals(events: Sender<Event>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let guard = runtime.enter();
+    let kinds = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+    ];
+    let [mut term, mut int, mut hup, mut quit] = listen(kinds)?;
+    drop(guard);
+    thread::spawn(move || {
+        runtime.block_on(async move {
+            let kind = tokio::select! {
+                _ = term.recv() => SignalKind::terminate(),
+                _ = int.recv() => SignalKind::interrupt(),
+                _ = hup.recv() => SignalKind::hangup(),
+                _ = quit.recv() => SignalKind::quit(),
+            };
+            // The receiver is gone only when the dashboard ends anyway.
+            let _ending = events.send(Event::Terminate(kind.as_raw_value()));
+        });
+    });
+    Ok(())
+}
+
+fn listen<const N: usize>(kinds: [SignalKind; N]) -> io::Result<[Signal; N]> {
+    let mut signals = Vec::with_capacity(N);
+    for kind in kinds {
+        signals.push(signal(kind)?);
+    }
+    signals
+        .try_into()
+        .map_err(|_| io::Error::other("a signal has no listener"))
+}
+
+/// The thread that blocks on the source, one request after the other. A panic in one request is told and the next one
+/// is served.
+fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
+    let (effects, wanted) = channel();
+    thread::spawn(move || {
+        for effect in wanted {
+            let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(source.as_mut(), effect)));
+            match answer {
+                Ok(Some(event)) => {
+                    if events.send(event).is_err() {
+                        return;
+                    }
+                }
+                // A panic was told by its hook.
+                Ok(None) | Err(_) => {}
+            }
+        }
+    });
+    effects
+}
+
+fn perform(source: &mut dyn Source, effect: Effect) -> Option<Event> {
+    Some(match effect {
+        Effect::Look(want) => Event::Snapshot(source.snapshot(&want).map(Box::new)),
+        Effect::ReadLogs => Event::Logs(source.logs()),
+        Effect::ReadRecord(scenario, id) => Event::Record(source.record(&scenario, &id).map(Box::new)),
+        Effect::ReadEvidence(scenario, step) => Event::Evidence(source.evidence(&scenario, step).map(Box::new)),
+        Effect::ReadDiff(scenario, old, new) => Event::Diff(source.diff(&scenario, &old, &new)),
+        Effect::ReadFile(scenario, release, path) => Event::File(source.file(&scenario, &release, &path)),
+        Effect::Decide {
+            scenario,
+            release,
+            decision,
+            note,
+        } => Event::Decided(source.decide(&scenario, &release, decision, &note)),
+        Effect::Copy(_) | Effect::Suspend | Effect::Quit(_) => return None,
+    })
+}

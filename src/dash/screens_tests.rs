@@ -1,0 +1,294 @@
+//! The screens from fixed data, cell by cell, and the keys that move between them.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Color;
+
+use super::app::{App, Screen};
+use super::event::{Effect, Event};
+use super::source::{Decision, Fault};
+use super::theme::Theme;
+use super::{sample, view};
+
+pub(super) const SIZES: [(u16, u16); 3] = [(120, 40), (80, 24), (60, 20)];
+
+/// The dashboard after a few looks, the last of which just ended.
+pub(super) fn app(size: (u16, u16), theme: Theme) -> App {
+    let mut app = App::new(theme, None, size, sample::NOW);
+    app.begin();
+    for look in 0..40_u32 {
+        let mut snapshot = sample::snapshot();
+        snapshot.at_us -= i64::from(39 - look) * 1_000_000;
+        let arrived = (0..look).map(|n| 2 + u64::from(n * n % 7)).sum::<u64>();
+        snapshot.scenarios[0].exchanges += arrived;
+        snapshot.scenarios[0].reports += arrived / 3;
+        app.update(Event::Snapshot(Ok(Box::new(snapshot))));
+    }
+    app.update(Event::Logs(Ok(sample::logs())));
+    app
+}
+
+pub(super) fn buffer(app: &App) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(app.size.0, app.size.1)).unwrap();
+    terminal.draw(|frame| view::draw(frame, app)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn text(app: &App) -> String {
+    let buffer = buffer(app);
+    let mut out = String::new();
+    for y in 0..buffer.area.height {
+        let mut line = String::new();
+        let mut skip = 0;
+        for x in 0..buffer.area.width {
+            // The second half of a wide character holds nothing.
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            let symbol = buffer[(x, y)].symbol();
+            skip = unicode_width::UnicodeWidthStr::width(symbol).saturating_sub(1);
+            line.push_str(symbol);
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn press(app: &mut App, key: char) -> Vec<Effect> {
+    let modifiers = if key.is_uppercase() {
+        KeyModifiers::SHIFT
+    } else {
+        KeyModifiers::NONE
+    };
+    app.update(Event::Key(KeyEvent::new(KeyCode::Char(key), modifiers)))
+}
+
+fn code(app: &mut App, code: KeyCode) -> Vec<Effect> {
+    app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+}
+
+#[test]
+fn every_screen_at_every_size() {
+    for size in SIZES {
+        for screen in Screen::ALL {
+            let mut app = app(size, Theme::Dark);
+            app.screen = screen;
+            insta::assert_snapshot!(format!("{}_{}x{}", screen.name(), size.0, size.1), text(&app));
+        }
+    }
+}
+
+#[test]
+fn every_page_at_every_size() {
+    for size in SIZES {
+        let name = |page: &str| format!("page_{page}_{}x{}", size.0, size.1);
+        let mut app = app(size, Theme::Dark);
+        app.screen = Screen::Traffic;
+        press(&mut app, 'j');
+        press(&mut app, 'j');
+        let effects = code(&mut app, KeyCode::Enter);
+        assert!(matches!(&effects[..], [Effect::ReadRecord(scenario, _)] if scenario == "support-tickets"));
+        app.update(Event::Record(Ok(Box::new(sample::detail()))));
+        insta::assert_snapshot!(name("record"), text(&app));
+        press(&mut app, '4');
+        assert_eq!(
+            code(&mut app, KeyCode::Enter),
+            [Effect::ReadEvidence("support-tickets".to_owned(), 23)]
+        );
+        app.update(Event::Evidence(Ok(Box::new(sample::evidence()))));
+        insta::assert_snapshot!(name("evidence"), text(&app));
+        code(&mut app, KeyCode::Esc);
+        assert!(matches!(&press(&mut app, 'd')[..], [Effect::ReadDiff(..)]));
+        app.update(Event::Diff(Ok(sample::diff())));
+        insta::assert_snapshot!(name("diff"), text(&app));
+        code(&mut app, KeyCode::Esc);
+        press(&mut app, 'P');
+        press(&mut app, 'o');
+        press(&mut app, 'k');
+        insta::assert_snapshot!(name("question"), text(&app));
+    }
+}
+
+#[test]
+fn before_the_first_look_and_after_a_failed_one() {
+    let mut app = App::new(Theme::Dark, None, (80, 24), sample::NOW);
+    app.begin();
+    assert!(text(&app).contains("reading …"));
+    let fault = Fault::new("there is no store at .reef/experience.db").hint("reef serve creates it");
+    app.update(Event::Snapshot(Err(fault)));
+    insta::assert_snapshot!("no_store_80x24", text(&app));
+    app.update(Event::Snapshot(Ok(Box::new(sample::snapshot()))));
+    assert!(text(&app).contains("support-tickets"));
+    // What was seen stays when a later look fails.
+    app.update(Event::Snapshot(Err(Fault::new("the disk is gone"))));
+    let shown = text(&app);
+    assert!(shown.contains("support-tickets") && shown.contains("! the disk is gone") && shown.contains("cannot look"));
+    app.update(Event::Broken("index out of bounds".to_owned()));
+    assert!(text(&app).contains("a background task broke: index out of bounds"));
+}
+
+#[test]
+fn a_decision_is_asked_first_made_once_and_told() {
+    let mut app = app((120, 40), Theme::Dark);
+    press(&mut app, '4');
+    press(&mut app, 'j');
+    press(&mut app, 'P');
+    assert!(app.question.is_none() && text(&app).contains("is not held"));
+    press(&mut app, 'k');
+    press(&mut app, 'P');
+    // Keys are words of the note now, not commands.
+    for key in "quick look".chars() {
+        press(&mut app, key);
+    }
+    let decided = code(&mut app, KeyCode::Enter);
+    let [
+        Effect::Decide {
+            release,
+            decision: Decision::Promote,
+            note,
+            ..
+        },
+    ] = &decided[..]
+    else {
+        panic!("{decided:?}");
+    };
+    assert_eq!((note.as_str(), release.len()), ("quick look", 40));
+    assert!(code(&mut app, KeyCode::Enter).is_empty(), "decided twice");
+    let effects = app.update(Event::Decided(Err(Fault::new("the head moved"))));
+    assert!(matches!(&effects[..], [Effect::Look(_)]));
+    assert!(text(&app).contains("not done: the head moved"));
+    press(&mut app, 'X');
+    assert!(app.question.is_some());
+    code(&mut app, KeyCode::Esc);
+    assert!(app.question.is_none());
+    press(&mut app, 'R');
+    assert!(text(&app).contains("was never served"));
+}
+
+#[test]
+fn a_filter_narrows_what_is_shown_and_escape_clears_it() {
+    let mut app = app((120, 40), Theme::Dark);
+    press(&mut app, '2');
+    press(&mut app, '/');
+    for key in "REPORT".chars() {
+        press(&mut app, key);
+    }
+    code(&mut app, KeyCode::Enter);
+    let shown = text(&app);
+    assert!(
+        shown.contains("filter /REPORT") && shown.contains("report") && !shown.contains("answer"),
+        "{shown}"
+    );
+    press(&mut app, '/');
+    for key in " nowhere".chars() {
+        press(&mut app, key);
+    }
+    assert!(text(&app).contains("nothing matches the filter"));
+    code(&mut app, KeyCode::Esc);
+    assert!(text(&app).contains("answer"));
+}
+
+#[test]
+fn the_mouse_chooses_tabs_and_lines_and_opens_them() {
+    let mut app = app((120, 40), Theme::Dark);
+    let mut at = |app: &mut App, kind, column, row| {
+        app.update(Event::Mouse(MouseEvent {
+            kind,
+            column,
+            row,
+            modifiers: KeyModifiers::NONE,
+        }))
+    };
+    let click = MouseEventKind::Down(MouseButton::Left);
+    let tabs = text(&app).lines().next().unwrap().to_owned();
+    let column = tabs[..tabs.find("2 traffic").unwrap()].chars().count() as u16;
+    at(&mut app, click, column, 0);
+    assert_eq!(app.screen, Screen::Traffic);
+    at(&mut app, click, 10, 8);
+    assert_eq!(app.cursor(), 5);
+    assert!(matches!(&at(&mut app, click, 10, 8)[..], [Effect::ReadRecord(..)]));
+    app.update(Event::Record(Ok(Box::new(sample::detail()))));
+    at(&mut app, MouseEventKind::ScrollDown, 10, 8);
+    code(&mut app, KeyCode::Esc);
+    at(&mut app, MouseEventKind::ScrollDown, 10, 8);
+    assert_eq!(app.cursor(), 8);
+}
+
+#[test]
+fn charts_are_chosen_zoomed_and_panned() {
+    let mut app = app((120, 40), Theme::Dark);
+    press(&mut app, '3');
+    press(&mut app, 'c');
+    press(&mut app, 'z');
+    for _ in 0..3 {
+        press(&mut app, '+');
+    }
+    assert_eq!((app.zoom.steps, app.zoom.chart), (10, 1));
+    let last = text(&app);
+    press(&mut app, 'h');
+    let earlier = text(&app);
+    assert_ne!(last, earlier);
+    press(&mut app, 'l');
+    assert_eq!(text(&app), last);
+    assert!(last.contains("▸ loss") && !last.contains("gradient norm"));
+}
+
+#[test]
+fn without_colours_no_cell_has_one_and_no_word_is_lost() {
+    for screen in Screen::ALL {
+        let (mut plain, mut dark) = (app((120, 40), Theme::Plain), app((120, 40), Theme::Dark));
+        (plain.screen, dark.screen) = (screen, screen);
+        let cells = buffer(&plain);
+        assert!(
+            cells
+                .content()
+                .iter()
+                .all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset)
+        );
+        assert_eq!(text(&plain), text(&dark));
+        assert!(buffer(&dark).content().iter().any(|cell| cell.fg != Color::Reset));
+    }
+}
+
+/// Nothing panics at any size, on any screen, with anything open.
+#[test]
+fn every_size_is_survived() {
+    for width in (1..140).step_by(29) {
+        for height in (1..50).step_by(8) {
+            for screen in Screen::ALL {
+                let mut app = app((120, 40), Theme::Dark);
+                app.screen = screen;
+                app.update(Event::Resize(width, height));
+                text(&app);
+                for key in ['j', 'G', ' ', 'z', '/', 'x'] {
+                    press(&mut app, key);
+                    text(&app);
+                }
+                code(&mut app, KeyCode::Esc);
+                code(&mut app, KeyCode::Enter);
+                app.update(Event::Evidence(Ok(Box::new(sample::evidence()))));
+                press(&mut app, 'G');
+                text(&app);
+            }
+        }
+    }
+}
+
+#[test]
+fn looking_never_piles_up() {
+    let mut app = App::new(Theme::Dark, None, (80, 24), 0);
+    assert_eq!(app.begin().len(), 1);
+    for second in 1..100 {
+        assert!(app.update(Event::Tick(second * 1_000_000)).is_empty());
+    }
+    app.update(Event::Snapshot(Ok(Box::new(sample::snapshot()))));
+    assert_eq!(app.update(Event::Tick(101_000_000)).len(), 1);
+    app.update(Event::Snapshot(Ok(Box::new(sample::snapshot()))));
+    press(&mut app, 'p');
+    assert!(app.update(Event::Tick(102_000_000)).is_empty());
+    assert!(text(&app).contains("paused"));
+}
