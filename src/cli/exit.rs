@@ -29,6 +29,8 @@ pub enum Exit {
     NotCompiled,
     /// Interrupted.
     Interrupted,
+    /// As the agent that was run ended.
+    Agent(u8),
 }
 
 /// Every exit with its code and meaning, in the order of the reference.
@@ -69,11 +71,15 @@ impl Exit {
             Self::LeaseHeld => "lease_held",
             Self::NotCompiled => "not_compiled",
             Self::Interrupted => "interrupted",
+            Self::Agent(_) => "agent",
         }
     }
 
     /// The process exit code.
     pub fn code(self) -> u8 {
+        if let Self::Agent(code) = self {
+            return code;
+        }
         EXIT_CODES
             .iter()
             .find(|(exit, _, _)| *exit == self)

@@ -3,6 +3,6 @@
 //! line that says what was not changed.
 
 pub mod adapter;
-
+pub mod client;
 pub mod sandbox;
 pub mod tree;

@@ -1,7 +1,7 @@
 //! A provider in every dialect, for real clients: text, tools, usage, errors, chosen by the requested model.
 //!
-//! `text` answers "forty-two"; with tools offered it calls `weather` first and then repeats the tool's result. `limited`
-//! says 429, `broken` 500, `bad` 400, `flaky` 503 once per connection and then answers.
+//! `text` answers "forty-two"; with tools offered it calls `weather` (or, of an agent's tools, its shell) first and then
+//! repeats the tool's result. `talker` never calls a tool. `limited` says 429, `broken` 500, `bad` 400, `flaky` 503 once per connection and then answers.
 
 use serde_json::{Value, json};
 
@@ -54,18 +54,54 @@ fn error(path: &str, status: u16, kind: &str, message: &str) -> Vec<Do> {
     answer_with(status, &headers, body.to_string())
 }
 
-/// What the model says: a text, or a call of `weather`.
+/// What the model says: a text, or a call of a tool.
 enum Says {
     Text(String),
-    Call,
+    Call { name: String, arguments: String },
 }
 
+/// What an agent's shell is asked to do.
+pub const SHELL: &str = "printf reef > made-by-agent.txt && cat made-by-agent.txt";
+
 fn says(body: &Value, result: Option<String>) -> Says {
-    let offers_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
     match result {
         Some(result) => Says::Text(format!("the tool says {result}")),
-        None if offers_tools => Says::Call,
-        None => Says::Text("forty-two".to_owned()),
+        None if body["model"] == "talker" => Says::Text("forty-two".to_owned()),
+        None => call(body).unwrap_or_else(|| Says::Text("forty-two".to_owned())),
+    }
+}
+
+/// A call of one of the tools that are offered.
+fn call(body: &Value) -> Option<Says> {
+    let offered: Vec<&str> = body["tools"]
+        .as_array()?
+        .iter()
+        .filter_map(|tool| tool["function"]["name"].as_str().or(tool["name"].as_str()))
+        .collect();
+    let plain = json!({"command": SHELL, "description": "writes a file"}).to_string();
+    let known = [
+        ("weather", ARGUMENTS.to_owned()),
+        ("bash", plain.clone()),
+        ("Bash", plain.clone()),
+        ("exec_command", json!({"cmd": SHELL}).to_string()),
+        ("shell_command", json!({"command": SHELL}).to_string()),
+        ("shell", json!({"command": ["sh", "-c", SHELL]}).to_string()),
+    ];
+    known
+        .into_iter()
+        .find(|(name, _)| offered.contains(name))
+        .map(|(name, arguments)| Says::Call {
+            name: name.to_owned(),
+            arguments,
+        })
+}
+
+/// The text of a tool's result, whether it came as a text or in parts.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
     }
 }
 
@@ -81,15 +117,16 @@ fn chat(body: &Value, stream: bool) -> Vec<Do> {
         .as_array()
         .and_then(|messages| messages.last())
         .filter(|message| message["role"] == "tool")
-        .map(|message| message["content"].as_str().unwrap_or_default().to_owned());
+        .map(|message| text_of(&message["content"]));
     let says = says(body, result);
     let usage = json!({"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12});
     let base = |object: &str| json!({"id": "chatcmpl-1", "object": object, "created": 1_700_000_000, "model": "text"});
     if !stream {
         let (message, reason) = match &says {
             Says::Text(text) => (json!({"role": "assistant", "content": text}), "stop"),
-            Says::Call => {
-                let call = json!({"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}});
+            Says::Call { name, arguments } => {
+                let call =
+                    json!({"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}});
                 (
                     json!({"role": "assistant", "content": null, "tool_calls": [call]}),
                     "tool_calls",
@@ -112,10 +149,11 @@ fn chat(body: &Value, stream: bool) -> Vec<Do> {
             events.extend(halves(text).map(|half| event(json!({"content": half}), None)));
             "stop"
         }
-        Says::Call => {
-            let opened = json!([{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}]);
+        Says::Call { name, arguments } => {
+            let opened =
+                json!([{"index": 0, "id": "call_1", "type": "function", "function": {"name": name, "arguments": ""}}]);
             events.push(event(json!({"tool_calls": opened}), None));
-            for half in halves(ARGUMENTS) {
+            for half in halves(arguments) {
                 events.push(event(
                     json!({"tool_calls": [{"index": 0, "function": {"arguments": half}}]}),
                     None,
@@ -135,12 +173,21 @@ fn chat(body: &Value, stream: bool) -> Vec<Do> {
     send(&events)
 }
 
+fn input(arguments: &str) -> Value {
+    serde_json::from_str(arguments).unwrap()
+}
+
 fn messages(body: &Value, stream: bool) -> Vec<Do> {
     let result = body["messages"]
         .as_array()
-        .and_then(|messages| messages.last()?["content"].as_array()?.first())
-        .filter(|block| block["type"] == "tool_result")
-        .map(|block| block["content"].as_str().unwrap_or_default().to_owned());
+        .and_then(|messages| messages.iter().rfind(|message| message["role"] == "user"))
+        .and_then(|message| {
+            message["content"]
+                .as_array()?
+                .iter()
+                .find(|block| block["type"] == "tool_result")
+        })
+        .map(|block| text_of(&block["content"]));
     let says = says(body, result);
     let mut message = json!({
         "id": "msg_1", "type": "message", "role": "assistant", "model": "text", "content": [],
@@ -148,8 +195,8 @@ fn messages(body: &Value, stream: bool) -> Vec<Do> {
     });
     let (block, reason) = match &says {
         Says::Text(text) => (json!({"type": "text", "text": text}), "end_turn"),
-        Says::Call => (
-            json!({"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris"}}),
+        Says::Call { name, arguments } => (
+            json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": input(arguments)}),
             "tool_use",
         ),
     };
@@ -168,9 +215,9 @@ fn messages(body: &Value, stream: bool) -> Vec<Do> {
                 .map(|half| json!({"type": "text_delta", "text": half}))
                 .to_vec(),
         ),
-        Says::Call => (
-            json!({"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}),
-            halves(ARGUMENTS)
+        Says::Call { name, arguments } => (
+            json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}),
+            halves(arguments)
                 .map(|half| json!({"type": "input_json_delta", "partial_json": half}))
                 .to_vec(),
         ),
@@ -198,15 +245,15 @@ fn responses(body: &Value, stream: bool) -> Vec<Do> {
         .as_array()
         .and_then(|items| items.last())
         .filter(|item| item["type"] == "function_call_output")
-        .map(|item| item["output"].as_str().unwrap_or_default().to_owned());
+        .map(|item| text_of(&item["output"]));
     let item = match says(body, result) {
         Says::Text(text) => json!({
             "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
             "content": [{"type": "output_text", "text": text, "annotations": []}],
         }),
-        Says::Call => json!({
-            "id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "weather",
-            "arguments": ARGUMENTS,
+        Says::Call { name, arguments } => json!({
+            "id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": name,
+            "arguments": arguments,
         }),
     };
     let reply = |status: &str, output: Value| {
@@ -265,14 +312,15 @@ fn responses(body: &Value, stream: bool) -> Vec<Do> {
         events.push(event(
             json!({"type": "response.output_item.added", "output_index": 0, "item": opened}),
         ));
-        for half in halves(ARGUMENTS) {
+        let arguments = item["arguments"].as_str().unwrap_or_default();
+        for half in halves(arguments) {
             events.push(event(json!({
                 "type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "fc_1", "delta": half,
             })));
         }
         events.push(event(json!({
-            "type": "response.function_call_arguments.done", "output_index": 0, "item_id": "fc_1", "name": "weather",
-            "arguments": ARGUMENTS,
+            "type": "response.function_call_arguments.done", "output_index": 0, "item_id": "fc_1",
+            "name": item["name"], "arguments": arguments,
         })));
     }
     events.push(event(

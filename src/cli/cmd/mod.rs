@@ -13,6 +13,7 @@ mod dash;
 mod docs;
 mod doctor;
 mod eval;
+mod harness;
 mod init;
 mod instruct;
 mod logs;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure a release on a task suite, alone or against another one
     Eval(eval::EvalArgs),
+    /// Install and run agents on the trees a service serves, and look at trees
+    Harness(harness::HarnessArgs),
     /// Start a deployment: a serve.toml with comments, a client to try it, a README
     Init(init::InitArgs),
     /// Ask a scenario for a training step, in words
@@ -99,6 +102,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Result<Exit, CliError>
         Command::Docs(args) => docs::run(context, args),
         Command::Doctor(args) => doctor::run(context, args),
         Command::Eval(args) => eval::run(context, args),
+        Command::Harness(args) => harness::run(context, args),
         Command::Init(args) => init::run(context, args),
         Command::Instruct(args) => instruct::run(context, args),
         Command::Logs(args) => logs::run(context, &args),

@@ -32,7 +32,7 @@ impl DocumentFormat {
     }
 
     /// Reads a file that [`text`] wrote.
-    pub(super) fn read(self, path: &str, text: &str) -> Result<Map<String, Value>, AdapterError> {
+    pub(in crate::harness) fn read(self, path: &str, text: &str) -> Result<Map<String, Value>, AdapterError> {
         let bad = |fault: String| AdapterError::Document {
             path: path.to_owned(),
             format: self.as_str(),

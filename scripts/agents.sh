@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs the real coding agents that tests/agents.rs wraps, pinned, each in a folder of its own under
+# $REEF_AGENTS_DIR (default ~/.cache/reef/clients/agents), with a Node of their own beside them. Safe to run again; what
+# is complete is kept. Names on the command line choose some of them. Exits 75 when the registry cannot be reached, so
+# that a caller can tell that from a failure.
+set -euo pipefail
+dir=${REEF_AGENTS_DIR:-$HOME/.cache/reef/clients/agents}
+mkdir -p "$dir"
+
+# name, npm package, version
+agents="
+pi @earendil-works/pi-coding-agent 0.84.2
+codex @openai/codex 0.171.0
+claude @anthropic-ai/claude-code 2.1.332
+opencode opencode-ai 1.18.33
+"
+
+command -v npm >/dev/null || { echo "agents: npm is not installed; the tests with real agents are left out" >&2; exit 75; }
+
+add() {
+    local name=$1 package=$2 version=$3
+    if [ "$(cat "$dir/$name/complete" 2>/dev/null || true)" = "$package@$version" ]; then
+        echo "agents: $name $version is in place"
+        return
+    fi
+    rm -rf "${dir:?}/$name"
+    mkdir -p "$dir/$name"
+    if ! npm install --prefix "$dir/$name" --silent --no-audit --no-fund "$package@$version" >"$dir/$name/npm.log" 2>&1; then
+        if npm view --silent "$package@$version" version >/dev/null 2>&1; then
+            cat "$dir/$name/npm.log" >&2
+            echo "agents: $name $version cannot be installed" >&2
+            exit 1
+        fi
+        echo "agents: the npm registry cannot be reached; the tests with $name are left out" >&2
+        exit 75
+    fi
+    echo "$package@$version" > "$dir/$name/complete"
+    echo "agents: $name $version is ready"
+}
+
+# Pi needs Node 22.19 or newer, which many systems do not have yet.
+add node node 24.21.0
+export PATH="$dir/node/node_modules/node/bin:$PATH"
+while read -r name package version; do
+    [ -n "$name" ] || continue
+    if [ $# -eq 0 ] || [[ " $* " == *" $name "* ]]; then
+        add "$name" "$package" "$version"
+    fi
+done <<< "$agents"

@@ -1,0 +1,261 @@
+//! Grading a run. A report is written to disk before it is sent and carries an id of its own, so that neither a lost
+//! answer nor a service that is away makes it count twice or not at all.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::error::{ClientError, Kind, at};
+use super::files::{private_dir, read_json, write_json};
+use super::layout::Place;
+use super::manifest::sha256;
+use super::service::{Failed, Service};
+use super::spool::{Run, Spool};
+use crate::sys::clock;
+
+/// What a person says about a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Grade {
+    /// A number.
+    pub score: Option<f64>,
+    /// Words.
+    pub feedback: Option<String>,
+    /// The run; without it the most recent one that has receipts.
+    pub run: Option<String>,
+    /// One report for each receipt rather than one for all of them.
+    pub per_receipt: bool,
+}
+
+/// A report on its way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Waiting {
+    version: u32,
+    /// The run it is about.
+    pub(super) run: String,
+    created_at_us: i64,
+    /// What is sent, with its id.
+    body: Map<String, Value>,
+    /// When the service took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sent_at_us: Option<i64>,
+    /// Why the service will never take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+/// What came of a grade.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reported {
+    /// The run that was graded.
+    pub run: String,
+    /// The release it ran on.
+    pub release_id: String,
+    /// How many receipts the grade is attached to.
+    pub receipts: usize,
+    /// Ids of the reports the service has.
+    pub sent: Vec<String>,
+    /// Ids of the reports that wait for the service.
+    pub waiting: Vec<String>,
+}
+
+impl Waiting {
+    fn id(&self) -> &str {
+        self.body
+            .get("agent_record_id")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    fn path(&self, place: &Place) -> PathBuf {
+        place.runs().join(format!("{}.{}.report.json", self.run, self.id()))
+    }
+
+    fn is_open(&self) -> bool {
+        self.sent_at_us.is_none() && self.refused.is_none()
+    }
+
+    /// The grade alone, to tell a repetition from a change of mind.
+    fn grade(&self) -> (Option<&Value>, Option<&Value>) {
+        (self.body.get("score"), self.body.get("feedback"))
+    }
+}
+
+fn all(place: &Place) -> Result<Vec<Waiting>, ClientError> {
+    let dir = place.runs();
+    let mut reports = Vec::new();
+    for entry in fs::read_dir(&dir).into_iter().flatten() {
+        let path = entry.map_err(at("read", &dir))?.path();
+        if path.to_string_lossy().ends_with(".report.json")
+            && let Some(report) = read_json::<Waiting>(&path)?
+        {
+            reports.push(report);
+        }
+    }
+    reports.sort_by_key(|report| report.created_at_us);
+    Ok(reports)
+}
+
+/// Reports the service does not have yet.
+pub(super) fn waiting(place: &Place) -> Result<Vec<Waiting>, ClientError> {
+    Ok(all(place)?.into_iter().filter(Waiting::is_open).collect())
+}
+
+/// Grades a run: writes the reports down, then sends what waits.
+pub async fn report(place: &Place, service: &Service, grade: &Grade) -> Result<Reported, ClientError> {
+    if grade.score.is_none() && grade.feedback.as_deref().is_none_or(|text| text.trim().is_empty()) {
+        return Err(ClientError::new(Kind::Usage, "the report says nothing").hint("give --score, --feedback or both"));
+    }
+    if grade.score.is_some_and(|score| !score.is_finite()) {
+        return Err(ClientError::new(Kind::Usage, "the score has to be a finite number"));
+    }
+    let runs = Spool::of(place).runs();
+    let run = choose(&runs, grade.run.as_deref())?;
+    let mut receipts: Vec<&str> = Vec::new();
+    for turn in &run.turns {
+        if !receipts.contains(&turn.receipt.as_str()) {
+            receipts.push(&turn.receipt);
+        }
+    }
+    let groups: Vec<Vec<&str>> = if grade.per_receipt {
+        receipts.iter().map(|receipt| vec![*receipt]).collect()
+    } else {
+        vec![receipts.clone()]
+    };
+    let reports: Vec<Waiting> = groups
+        .into_iter()
+        .map(|references| made(place, run, grade, &references))
+        .collect();
+    let before: Vec<Waiting> = all(place)?
+        .into_iter()
+        .filter(|report| report.run == run.run && report.refused.is_none())
+        .collect();
+    let repeated = |report: &Waiting| before.iter().any(|old| old.id() == report.id());
+    if grade.run.is_none()
+        && let Some(old) = before.first().filter(|_| !reports.iter().all(&repeated))
+    {
+        let (score, feedback) = old.grade();
+        let said = [
+            score.map(|score| format!("score {score}")),
+            feedback.map(|_| "feedback".to_owned()),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        return Err(ClientError::new(
+            Kind::Usage,
+            format!(
+                "the most recent run, {}, was graded already ({})",
+                run.run,
+                said.join(" and ")
+            ),
+        )
+        .hint(format!("to grade it again, name it: --run {}", run.run)));
+    }
+    private_dir(&place.runs())?;
+    for report in reports.iter().filter(|report| !repeated(report)) {
+        write_json(&report.path(place), report)?;
+    }
+    flush(place, service).await?;
+    let mut reported = Reported {
+        run: run.run.clone(),
+        release_id: run.release_id.clone(),
+        receipts: receipts.len(),
+        sent: Vec::new(),
+        waiting: Vec::new(),
+    };
+    for report in all(place)?
+        .into_iter()
+        .filter(|report| reports.iter().any(|mine| mine.id() == report.id()))
+    {
+        match (&report.refused, report.sent_at_us) {
+            (Some(reason), _) => {
+                return Err(ClientError::new(
+                    Kind::Usage,
+                    format!("the service refused the report on run {}: {reason}", run.run),
+                ));
+            }
+            (None, Some(_)) => reported.sent.push(report.id().to_owned()),
+            (None, None) => reported.waiting.push(report.id().to_owned()),
+        }
+    }
+    Ok(reported)
+}
+
+/// The same grade of the same run is the same report for ever.
+fn made(place: &Place, run: &Run, grade: &Grade, references: &[&str]) -> Waiting {
+    let mut body = Map::new();
+    if let Some(score) = grade.score {
+        body.insert("score".to_owned(), json!(score));
+    }
+    if let Some(feedback) = &grade.feedback {
+        body.insert("feedback".to_owned(), json!(feedback));
+    }
+    body.insert("references".to_owned(), json!(references));
+    body.insert(
+        "metadata".to_owned(),
+        json!({"client_release": run.release_id, "session": run.run}),
+    );
+    let identity = format!("{}\n{}\n{}", place.dir.display(), run.run, Value::Object(body.clone()));
+    let id = format!("report-{}", &sha256(identity.as_bytes())[..32]);
+    body.insert("agent_record_id".to_owned(), json!(id));
+    Waiting {
+        version: 1,
+        run: run.run.clone(),
+        created_at_us: clock::now_us(),
+        body,
+        sent_at_us: None,
+        refused: None,
+    }
+}
+
+fn choose<'a>(runs: &'a [Run], wanted: Option<&str>) -> Result<&'a Run, ClientError> {
+    let Some(wanted) = wanted else {
+        return runs.iter().find(|run| !run.turns.is_empty()).ok_or_else(|| {
+            ClientError::new(Kind::Nothing, "no run has a receipt, so there is nothing to grade")
+                .hint("run the agent first; `report --list` shows the runs")
+        });
+    };
+    let mut matching = runs.iter().filter(|run| run.run.starts_with(wanted));
+    match (matching.next(), matching.next()) {
+        (Some(run), None) if run.turns.is_empty() => Err(ClientError::new(
+            Kind::Nothing,
+            format!("run {} has no receipt, so there is nothing to grade", run.run),
+        )),
+        (Some(run), None) => Ok(run),
+        (None, _) => {
+            Err(ClientError::new(Kind::Usage, format!("there is no run {wanted:?}"))
+                .hint("`report --list` shows the runs"))
+        }
+        (Some(_), Some(_)) => Err(
+            ClientError::new(Kind::Usage, format!("several runs begin with {wanted:?}"))
+                .hint("write more of the id; `report --list` shows them"),
+        ),
+    }
+}
+
+/// Sends what waits, oldest first. Stops at the first that finds no service; gives the reasons of those refused for good.
+pub async fn flush(place: &Place, service: &Service) -> Result<Vec<String>, ClientError> {
+    let mut refused = Vec::new();
+    for mut report in waiting(place)? {
+        match service.post_report(&Value::Object(report.body.clone())).await {
+            Ok(_) => report.sent_at_us = Some(clock::now_us()),
+            Err(Failed::Refused(status, error)) if !matches!(status.as_u16(), 401 | 403) => {
+                refused.push(format!("run {}: {error}", report.run));
+                report.refused = Some(error.to_string());
+            }
+            // A wrong token is set right later; the report waits for that too.
+            Err(Failed::Refused(_, error)) => return Err(error),
+            Err(Failed::Unavailable(_)) => break,
+        }
+        write_json(&report.path(place), &report)?;
+    }
+    Ok(refused)
+}
+
+/// What is known of the grades of a run: how many reports the service has, and how many wait.
+pub fn grades(place: &Place, run: &str) -> Result<(usize, usize), ClientError> {
+    let reports: Vec<Waiting> = all(place)?.into_iter().filter(|report| report.run == run).collect();
+    let open = reports.iter().filter(|report| report.is_open()).count();
+    let sent = reports.iter().filter(|report| report.sent_at_us.is_some()).count();
+    Ok((sent, open))
+}

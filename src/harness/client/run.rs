@@ -1,0 +1,231 @@
+//! One session: mount the release, open the proxy, run the agent, keep the receipts.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::agent::joined;
+use super::error::{ClientError, Kind, at};
+use super::layout::{Place, Record};
+use super::mount::{mount, reserve};
+use super::proxy::{Bridge, KEY_PREFIX, Proxy};
+use super::requirement::{CheckOffs, stored_env};
+use super::service::{Known, Service};
+use super::spool::{Run, Spool};
+use super::{Requirement, files, report};
+use crate::harness::adapter::{Adapter, ModelBinding};
+use crate::sys::{clock, random};
+
+/// How long the service may take to say which release it serves.
+const ASK: Duration = Duration::from_secs(10);
+/// Added to the length of a run: how long reports that wait may hold up its end.
+const FLUSH: Duration = Duration::from_secs(3);
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The agent's own arguments.
+    pub args: Vec<OsString>,
+    /// `REEF_TOKEN`, which wins over the stored token.
+    pub token: Option<String>,
+    /// `PATH`.
+    pub path: OsString,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The agent's exit code; 128 and the number of the signal that ended it.
+    pub code: i32,
+    /// What was kept.
+    pub run: Option<Run>,
+    /// Why some of it could not be kept.
+    pub fault: Option<String>,
+}
+
+/// The token to use: the environment's, unless it is the key of a session this command was started in.
+pub fn effective_token(place: &Place, given: Option<&str>) -> Result<Option<String>, ClientError> {
+    match given
+        .map(str::trim)
+        .filter(|token| !token.is_empty() && !token.starts_with(KEY_PREFIX))
+    {
+        Some(token) => Ok(Some(token.to_owned())),
+        None => place.token(),
+    }
+}
+
+/// What the release in use needs.
+pub fn requirements(place: &Place) -> Result<Vec<Requirement>, ClientError> {
+    #[derive(serde::Deserialize)]
+    struct Sidecar {
+        #[serde(default)]
+        requires: Vec<Requirement>,
+    }
+    let path = place.dir.join("current").join(super::manifest::SIDECAR);
+    let sidecar: Option<Sidecar> = files::read_json(&path)?;
+    Ok(sidecar.map(|sidecar| sidecar.requires).unwrap_or_default())
+}
+
+/// What of it this machine was not checked for.
+pub fn unmet(place: &Place) -> Result<Vec<Requirement>, ClientError> {
+    let requires = requirements(place)?;
+    let offs = CheckOffs::of(place)?;
+    Ok(offs.unmet(&requires).into_iter().cloned().collect())
+}
+
+/// Lets the agent's program tell about itself.
+pub async fn program_help(record: &Record, words: &[OsString], path: &OsStr) -> Result<u8, ClientError> {
+    let status = tokio::process::Command::new(&record.program)
+        .args(words)
+        .env("PATH", joined(&record.path, path))
+        .status()
+        .await
+        .map_err(at("start", &record.program))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Runs the agent. `say` gets lines for standard error, before the agent has the terminal.
+pub async fn run(
+    place: &Place,
+    record: &Record,
+    adapter: &Adapter,
+    options: RunOptions,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Finished, ClientError> {
+    let command = record.command();
+    let unmet = unmet(place)?;
+    if !unmet.is_empty() {
+        let list: Vec<String> = unmet.iter().map(Requirement::line).collect();
+        return Err(ClientError::new(
+            Kind::Unmet,
+            format!("the installed release needs setting up first: {}", list.join("; ")),
+        )
+        .hint(format!("run {command} setup")));
+    }
+    if !record.program.exists() {
+        return Err(ClientError::new(
+            Kind::Machine,
+            format!("the agent's program {} is gone", record.program.display()),
+        )
+        .hint(format!("run {command} update to get it back")));
+    }
+    let token = effective_token(place, options.token.as_deref())?;
+    let service = Service::new(&record.url, token.clone(), record.scenario.clone())?;
+    let served = service.served(ASK).await.map_err(|error| match error.kind() {
+        Kind::Unavailable => ClientError::new(Kind::Unavailable, error.to_string())
+            .hint("the agent was not started; start the service and try again"),
+        _ => error,
+    })?;
+
+    let session = random::record_id().to_string();
+    let reserved = reserve(place)?;
+    let release = place.current()?.ok_or_else(|| {
+        ClientError::new(
+            Kind::Nothing,
+            format!("no release is installed in {}", place.dir.display()),
+        )
+        .hint("run reef harness install again")
+    })?;
+    if let Known::Release(head) = &served
+        && *head != release
+    {
+        let short: String = head.chars().take(12).collect();
+        say(&format!(
+            "{command}: release {short} is served, this is an older one; `{command} update` installs it"
+        ));
+    }
+    let spool = Spool::of(place);
+    spool.prune(place)?;
+    let recorder = spool.begin(Run {
+        version: 1,
+        run: session.clone(),
+        scenario: record.scenario.to_string(),
+        release_id: release.clone(),
+        started_at_us: clock::now_us(),
+        ended_at_us: None,
+        exit_code: None,
+        turns: Vec::new(),
+        without_receipt: 0,
+    })?;
+    let bridge = Bridge {
+        base: service.base().to_owned(),
+        token,
+        scenario: record.scenario.to_string(),
+        session: session.clone(),
+        release: release.clone(),
+        command: command.clone(),
+        bodies: record.bodies,
+    };
+    let proxy = Proxy::start(bridge, recorder.notes()).await?;
+    let binding = ModelBinding {
+        base_url: proxy.url(),
+        api_key: proxy.key.clone(),
+        model: record.model.clone(),
+        context_window: None,
+        max_output_tokens: None,
+    };
+    let mounted = mount(place, adapter, reserved, &release, record.api, &binding)?;
+    let (root, state) = (mounted.root.display().to_string(), place.state().display().to_string());
+
+    let mut env: BTreeMap<String, String> = stored_env(place)?;
+    env.retain(|name, _| std::env::var_os(name).is_none());
+    env.extend(adapter.environment(&root, &state));
+    env.extend(adapter.client.env.clone());
+    env.extend(adapter.binding_env(record.api, &binding)?);
+    env.extend([
+        ("REEF_SERVICE_URL".to_owned(), proxy.url()),
+        ("REEF_TOKEN".to_owned(), proxy.key.clone()),
+        ("REEF_SCENARIO".to_owned(), record.scenario.to_string()),
+        ("REEF_HARNESS_ADAPTER".to_owned(), record.adapter.clone()),
+        ("REEF_HARNESS_DEST".to_owned(), root.clone()),
+        ("REEF_HARNESS_SESSION".to_owned(), session),
+        ("REEF_HARNESS_WRAPPER".to_owned(), record.wrapper.display().to_string()),
+    ]);
+    let mut first: Vec<PathBuf> = record.program.parent().map(PathBuf::from).into_iter().collect();
+    first.extend(
+        record
+            .path
+            .iter()
+            .filter(|dir| !first.contains(dir))
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
+    let has = |path: &str| mounted.files.iter().any(|file| file == path);
+    let mut spawn = tokio::process::Command::new(&record.program);
+    spawn
+        .args(adapter.extra_arguments(has, &root, &state))
+        .args(&options.args)
+        .envs(env)
+        .env("PATH", joined(&first, &options.path));
+    let caught = super::signals::catch().map_err(at("watch", &record.program))?;
+    let mut child = spawn.spawn().map_err(at("start", &record.program))?;
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let signals = pid.map(|pid| caught.pass_on(pid));
+
+    // Reports of earlier runs that found no service have one now.
+    let (waiting_place, waiting_service) = (place.clone(), service.clone());
+    let flushing = tokio::spawn(async move { report::flush(&waiting_place, &waiting_service).await.map(drop) });
+
+    let status = child.wait().await.map_err(at("wait for", &record.program))?;
+    drop(signals);
+    proxy.stop().await;
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
+    // What could not be sent now is sent the next time.
+    let _later = tokio::time::timeout(FLUSH, flushing).await;
+    let given_back = mounted.give_back();
+    let (run, fault) = tokio::task::spawn_blocking(move || recorder.end(code))
+        .await
+        .unwrap_or((None, None));
+    Ok(Finished {
+        code,
+        run,
+        fault: fault.or(given_back.err()).map(|error| error.to_string()),
+    })
+}

@@ -1,0 +1,242 @@
+//! Real coding agents from their registries, wrapped by the program: Pi, Codex, Claude Code, opencode. `scripts/agents.sh`
+//! installs them, pinned; without that (and without `REEF_AGENTS=required`) the tests say so and check nothing.
+//!
+//! Each agent is installed with `reef harness install`, runs a turn of text and a turn with a tool through its wrapper
+//! against `reef serve` in front of a scripted provider, and is graded with `reef-NAME report`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+
+mod common;
+#[path = "clients/provider.rs"]
+mod provider;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use common::reef::Reef;
+use common::upstream::Upstream;
+
+const TOKEN: &str = "the-services-own-token";
+
+fn agents_dir() -> PathBuf {
+    std::env::var_os("REEF_AGENTS_DIR").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/reef/clients/agents"),
+        PathBuf::from,
+    )
+}
+
+/// The agent's program, or `None` after saying why not.
+fn installed(name: &str) -> Option<PathBuf> {
+    let dir = agents_dir();
+    if dir.join(name).join("complete").exists() && dir.join("node/complete").exists() {
+        return Some(dir.join(name).join("node_modules/.bin").join(name));
+    }
+    assert!(
+        std::env::var_os("REEF_AGENTS").is_none_or(|wanted| wanted != "required"),
+        "{name} is required but not installed; run scripts/agents.sh"
+    );
+    #[allow(clippy::print_stderr, reason = "a test that checks nothing must say so")]
+    {
+        eprintln!("skipped: {name} is not installed; run scripts/agents.sh");
+    }
+    None
+}
+
+/// A service, a provider behind it, and a user's home.
+struct Stage {
+    provider: Upstream,
+    reef: Reef,
+    home: tempfile::TempDir,
+    name: &'static str,
+}
+
+impl Stage {
+    fn new(name: &'static str, program: &Path, api: &str, files: &Value) -> Self {
+        let provider = Upstream::start(provider::script);
+        let url = provider.url();
+        let dir = tempfile::tempdir().unwrap().keep();
+        let args = ["--upstream-url", &url, "--upstream-api-key-env", "KEY"];
+        let reef = Reef::start_with(&dir, &args, |command| {
+            command.env("KEY", provider::KEY).env("REEF_TOKEN", TOKEN);
+        });
+        let stage = Self {
+            provider,
+            reef,
+            home: tempfile::tempdir().unwrap(),
+            name,
+        };
+        let manifest = stage.home.path().join("manifest.json");
+        std::fs::write(&manifest, json!({"release_id": "r1", "files": files}).to_string()).unwrap();
+        let mut install = stage.command(Path::new(env!("CARGO_BIN_EXE_reef")));
+        install
+            .args(["harness", "install", "--adapter", name, "--scenario", "s", "--api", api])
+            .args(["--model", "text", "--url", &format!("http://{}", stage.reef.address)])
+            .arg("--manifest")
+            .arg(&manifest)
+            .arg("--agent-program")
+            .arg(program)
+            .env("REEF_TOKEN", TOKEN);
+        stage.done(&mut install);
+        stage
+    }
+
+    /// A clean environment: no token, and a PATH that knows the agent's Node only at the time of the installation.
+    fn command(&self, program: &Path) -> Command {
+        let node = agents_dir().join("node/node_modules/node/bin");
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("HOME", self.home.path())
+            .env("PATH", format!("{}:/usr/bin:/bin", node.display()))
+            .env("TMPDIR", self.home.path())
+            .stdin(Stdio::null());
+        for name in ["LD_LIBRARY_PATH", "LIBTORCH"] {
+            if let Ok(value) = std::env::var(name) {
+                command.env(name, value);
+            }
+        }
+        command
+    }
+
+    fn wrapper(&self) -> PathBuf {
+        self.home.path().join(".local/bin").join(format!("reef-{}", self.name))
+    }
+
+    /// Runs the wrapper in a fresh workspace.
+    fn wrapped(&self, args: &[&str]) -> (Output, tempfile::TempDir) {
+        let workspace = tempfile::tempdir().unwrap();
+        let mut command = self.command(&self.wrapper());
+        command
+            .env("PATH", "/usr/bin:/bin")
+            .args(args)
+            .current_dir(workspace.path());
+        (self.done(&mut command), workspace)
+    }
+
+    fn done(&self, command: &mut Command) -> Output {
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{command:?}\n{}\n{}\nthe service's log:\n{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            self.reef.log()
+        );
+        output
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let authorization = format!("Bearer {TOKEN}");
+        let headers = [("authorization", authorization.as_str())];
+        common::http::send(self.reef.address, "GET", path, &headers, b"").json()
+    }
+
+    fn runs(&self) -> Vec<Value> {
+        let (output, _) = self.wrapped(&["report", "--list", "--json"]);
+        let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        listed["runs"].as_array().unwrap().clone()
+    }
+
+    /// A text turn and a tool turn, both recorded, spooled and graded.
+    fn works(&self, headless: impl Fn(&str) -> Vec<String>) {
+        let args = headless("Say the number, then write the file.");
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (output, workspace) = self.wrapped(&args);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.contains("the tool says"),
+            "{said}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let made = std::fs::read_to_string(workspace.path().join("made-by-agent.txt"));
+        assert_eq!(made.unwrap(), "reef", "{said}");
+
+        let runs = self.runs();
+        assert_eq!(runs.len(), 1, "{runs:?}");
+        let turns = runs[0]["turns"].as_array().unwrap();
+        assert!(turns.len() >= 2 && runs[0]["exit_code"] == 0, "{runs:?}");
+        for turn in turns {
+            let record = self.get(&format!(
+                "/reef/scenarios/s/records/{}",
+                turn["receipt"].as_str().unwrap()
+            ));
+            assert_eq!(record["tags"]["session"], runs[0]["run"], "{record}");
+            assert_eq!(record["tags"]["release"], "r1", "{record}");
+        }
+
+        let (output, _) = self.wrapped(&["report", "--score", "1", "--feedback", "well done"]);
+        let report = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let last = turns.last().unwrap()["receipt"].as_str().unwrap();
+        let record = self.get(&format!("/reef/scenarios/s/records/{last}"));
+        let reports = record["reports"].to_string();
+        assert!(reports.contains(&report), "{record}");
+        // The same grade again is the same report.
+        let (again, _) = self.wrapped(&["report", "--score", "1", "--feedback", "well done"]);
+        assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), report);
+
+        self.no_secret();
+    }
+
+    /// The token is in its own file and nowhere else; the provider saw neither it nor the session's key.
+    fn no_secret(&self) {
+        let mut seen = 0;
+        each_file(self.home.path(), &mut |path, bytes| {
+            if path.ends_with("token") {
+                seen += 1;
+                return;
+            }
+            assert!(!holds(bytes, TOKEN), "{} holds the token", path.display());
+        });
+        assert_eq!(seen, 1);
+        for seen in self.provider.seen() {
+            let sent = format!("{:?}", seen.headers);
+            assert!(!sent.contains(TOKEN) && !sent.contains("reef-session-"), "{sent}");
+        }
+        let log = self.reef.log();
+        assert!(!log.contains(TOKEN), "{log}");
+    }
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+fn each_file(dir: &Path, look: &mut dyn FnMut(&Path, &[u8])) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = std::fs::symlink_metadata(&path).unwrap();
+        if kind.is_dir() {
+            each_file(&path, look);
+        } else if kind.is_file() {
+            look(&path, &std::fs::read(&path).unwrap());
+        }
+    }
+}
+
+fn words(args: &[&str]) -> Vec<String> {
+    args.iter().map(|&arg| arg.to_owned()).collect()
+}
+
+#[test]
+fn pi_over_chat_completions() {
+    let Some(program) = installed("pi") else { return };
+    let files = json!({
+        "pi-agent/AGENTS.md": "Answer in one line.\n",
+        "pi-agent/skills/count/SKILL.md": "---\nname: count\ndescription: Counts things when asked to count.\n---\nCount.\n",
+        "pi-agent/settings.json": "{\n  \"quietStartup\": true\n}\n",
+    });
+    let stage = Stage::new("pi", &program, "openai", &files);
+    stage.works(|prompt| words(&["-p", prompt]));
+    let asked = stage.provider.seen()[0].json().to_string();
+    assert!(
+        asked.contains("Answer in one line.") && asked.contains("Counts things"),
+        "{asked}"
+    );
+}
