@@ -11,6 +11,7 @@ mod engines;
 mod error;
 mod exit;
 mod format;
+mod harness;
 mod learning;
 mod logging;
 mod openmp;

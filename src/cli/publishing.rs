@@ -5,7 +5,7 @@ use crate::release::{ReleaseError, Remote, RepositoryOptions};
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
 use super::context::Store;
-use super::{CliError, Context, Exit};
+use super::{CliError, Context, Exit, harness};
 
 impl Context {
     /// The publisher on the configured files.
@@ -54,6 +54,11 @@ impl Context {
         )?;
         if let Some(mirror) = mirror {
             publisher.push_everything_to(mirror);
+        }
+        if missing == Store::Create
+            && let Some(trees) = harness::trees(settings)?
+        {
+            publisher.start_scenarios_with(trees.seed()?);
         }
         Ok(publisher)
     }

@@ -102,7 +102,6 @@ const HINTS: &[(&str, &str)] = &[
         "traces are not exported; metrics are at /metrics",
     ),
     ("executors", "all work runs in this process or in programs it starts"),
-    ("harness", "nothing can be set there yet"),
 ];
 
 /// What to do instead of giving this key.

@@ -4,5 +4,6 @@
 
 pub mod adapter;
 pub mod client;
+pub mod manifest;
 pub mod sandbox;
 pub mod tree;

@@ -7,6 +7,7 @@ use super::watch::Activate;
 use crate::domain::{FrozenRelease, ReleaseId, RuntimeLoadId, ScenarioName};
 use crate::engine::BoxFuture;
 use crate::engine::torch::TorchHandle;
+use crate::release::ArtifactKind;
 
 /// Brings releases into the embedded engine.
 #[derive(Clone)]
@@ -50,11 +51,17 @@ impl Activate for TorchLive {
     }
 }
 
-/// The files of a release; `None` for one without any. Blocking.
+/// The weights of a release; `None` for one without any. Blocking.
 pub fn files_of(publisher: &Publisher, release: &ReleaseId) -> Result<Option<PathBuf>, String> {
     let repository = publisher.repository();
-    let empty = repository.describe(release).map_err(|error| error.to_string())?.bytes == 0;
-    if empty {
+    let content = repository.manifest(release).map_err(|error| error.to_string())?.content;
+    // A harness tree is read by agents, not by the engine.
+    let only_harness = !content.components.is_empty()
+        && content
+            .components
+            .values()
+            .all(|component| component.kind == ArtifactKind::HarnessTree);
+    if content.total_bytes() == 0 || only_harness {
         return Ok(None);
     }
     repository

@@ -12,6 +12,7 @@ mod publication;
 mod publish;
 mod publish_error;
 mod publish_recovery;
+mod seed;
 mod supervisor;
 mod upkeep;
 mod watch;
@@ -25,6 +26,7 @@ pub use drive::{
 pub use live::{TorchLive, files_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
+pub use seed::{Seed, harness_component};
 pub use supervisor::{LastStep, LoopBoard, LoopCounters, LoopState, Supervisor, supports};
 pub use upkeep::Collected;
 pub use watch::{Activate, ServeAsIs};

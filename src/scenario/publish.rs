@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::owner::Owner;
 use super::publication::{self, Bytes, Plan, frozen, perform, provenance, published, release_row, settlement};
 use super::publish_error::PublishError;
+use super::seed::{Seed, harness_component};
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, StoreError};
 use crate::release::{Component, Draft, Provenance, ReleaseError, Remote, Repository, RepositoryOptions, Source};
@@ -31,6 +32,8 @@ pub(super) struct Inner {
     pub(super) in_flight: Mutex<HashSet<String>>,
     /// Where every release is pushed to.
     pub(super) mirror: OnceLock<Remote>,
+    /// What new scenarios start with, instead of the base.
+    seed: OnceLock<Seed>,
     /// Pushes under way.
     pub(super) pushes: TaskTracker,
     /// Held by the push that talks to the mirror.
@@ -106,6 +109,7 @@ impl Publisher {
                 owner,
                 in_flight: Mutex::new(HashSet::new()),
                 mirror: OnceLock::new(),
+                seed: OnceLock::new(),
                 pushes: TaskTracker::new(),
                 pushing: tokio::sync::Mutex::new(()),
             }),
@@ -115,6 +119,11 @@ impl Publisher {
     /// From now on every release is pushed to `mirror`. The first one named stays.
     pub fn push_everything_to(&self, mirror: Remote) {
         self.inner.mirror.get_or_init(|| mirror);
+    }
+
+    /// From now on new scenarios start with this tree instead of a fork of the base. The first one named stays.
+    pub fn start_scenarios_with(&self, seed: Seed) {
+        self.inner.seed.get_or_init(|| seed);
     }
 
     /// The repository, for reading.
@@ -182,23 +191,44 @@ impl Publisher {
                 .await?;
             return self.existing(head, false).await;
         }
+        let seed = match &from {
+            Some(_) => None,
+            None => self.inner.seed.get().cloned(),
+        };
         let from = match from {
             Some(from) => from,
             None => self.ensure_base(BaseSeed::Empty).await?,
         };
         // Before the scenario exists: a starting point that is not there must leave nothing behind.
         let id = from.clone();
-        self.blocking(move |repository| repository.manifest(&id)).await?;
+        let staging = self
+            .blocking(move |repository| {
+                repository.manifest(&id)?;
+                seed.map(|seed| seed.stage(repository.cache())).transpose()
+            })
+            .await?;
         self.inner
             .experience
             .scenario_create(scenario.clone(), mode, serde_json::Map::new())
             .await?;
+        let (bytes, source) = match &staging {
+            Some(staging) => (
+                Bytes::Directory(staging.path().to_path_buf(), Some(harness_component())),
+                Source::Seed,
+            ),
+            None => (
+                Bytes::Release(from.clone()),
+                Source::Fork {
+                    release_id: from.clone(),
+                },
+            ),
+        };
         let plan = Plan {
             scenario: scenario.clone(),
-            bytes: Bytes::Release(from.clone()),
+            bytes,
             settlement: settlement(Operation::Creation, None),
-            parent: from.clone(),
-            source: Source::Fork { release_id: from },
+            parent: from,
+            source,
             provenance: provenance(),
             target: None,
         };

@@ -8,6 +8,7 @@ mod cors;
 mod decode;
 mod error;
 mod exchange;
+mod harness;
 mod headers;
 mod import;
 mod inference;
@@ -31,6 +32,7 @@ mod status;
 mod stream;
 mod train;
 
+pub use harness::HarnessOptions;
 pub use options::{OnStoreFailure, ServeOptions};
 pub use server::{ServeError, Server, Shutdown, Stopped};
 

@@ -1,7 +1,9 @@
 //! What a service is told at start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::harness::HarnessOptions;
 use crate::domain::TrainingMode;
 
 /// Settings of the service. Everything has a default but the tokens, of which there are none.
@@ -37,6 +39,8 @@ pub struct ServeOptions {
     pub max_in_flight: usize,
     /// Where leases of scenarios lie, for status.
     pub run_dir: Option<std::path::PathBuf>,
+    /// What it says about harness trees; none where it serves none.
+    pub harness: Option<Arc<HarnessOptions>>,
 }
 
 /// What happens to an answer that cannot be recorded.
@@ -67,6 +71,7 @@ impl Default for ServeOptions {
             client_timeout: Duration::from_secs(75),
             max_in_flight: 10_000,
             run_dir: None,
+            harness: None,
         }
     }
 }

@@ -214,7 +214,7 @@ async fn manifest(state: &State, name: &ScenarioName, id: &str) -> Result<(Relea
 }
 
 /// The release a client names: `head`, `head~N`, an id or the first digits of one, of this scenario only.
-async fn resolve(state: &State, name: &ScenarioName, text: &str) -> Result<ReleaseId, ApiError> {
+pub(super) async fn resolve(state: &State, name: &ScenarioName, text: &str) -> Result<ReleaseId, ApiError> {
     let publisher = state.directory.publisher().clone();
     let (name, text) = (name.clone(), text.to_owned());
     let resolved = tokio::task::spawn_blocking(move || {
@@ -249,7 +249,7 @@ async fn resolve(state: &State, name: &ScenarioName, text: &str) -> Result<Relea
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ReleaseError> + Send + 'static,
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {

@@ -14,7 +14,7 @@ use super::query::decode;
 use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{import, inference, local, models, records, releases, report, scenarios, status, train};
+use super::{harness, import, inference, local, models, records, releases, report, scenarios, status, train};
 use crate::domain::{Route, ScenarioName};
 
 /// Answers one request; every error becomes a response in the dialect of its route.
@@ -125,13 +125,21 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
             name,
             decision @ ("promote" | "reject" | "rollback"),
         ] if post => releases::decide(state, &scenario(name)?, decision, request).await,
-        known => match methods(known) {
-            [] => Err(ApiError::not_found(
-                "unknown_route",
-                format!("there is no {} {}", method, shown(path)),
-            )),
-            methods => Ok(not_allowed(methods, None)),
+        ["reef", "harness", below @ ..] => match harness::answer(state, below, &request).await {
+            Some(answer) => answer,
+            None => unknown(&method, &parts, path),
         },
+        _ => unknown(&method, &parts, path),
+    }
+}
+
+fn unknown(method: &Method, parts: &[&str], path: &str) -> Result<Response<ReplyBody>, ApiError> {
+    match methods(parts) {
+        [] => Err(ApiError::not_found(
+            "unknown_route",
+            format!("there is no {method} {}", shown(path)),
+        )),
+        methods => Ok(not_allowed(methods, None)),
     }
 }
 
@@ -144,6 +152,7 @@ fn methods(parts: &[&str]) -> &'static [&'static str] {
         | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
         ["reef", "scenarios"] => &["GET", "POST"],
         ["reef", "scenarios", _] => &["DELETE"],
+        ["reef", "harness", below @ ..] => harness::methods(below),
         ["reef", "scenarios", _, "contract" | "records" | "commits" | "releases"]
         | ["reef", "scenarios", _, "records" | "releases", _]
         | ["reef", "scenarios", _, "releases", _, "artifact"]

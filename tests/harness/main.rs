@@ -7,5 +7,9 @@
     reason = "a failed test may panic"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod admission;
 mod golden;
+mod server;

@@ -56,6 +56,15 @@ const TEMPLATES: &[Template] = &[
         "client.py",
         "README.md"
     ),
+    template!(
+        "harness",
+        "serve an agent's harness tree beside the model: rules, skills, commands",
+        "serve.toml",
+        "tree/AGENTS.md",
+        "tree/commands/review.md",
+        "tree/skills/finish-a-task/SKILL.md",
+        "README.md"
+    ),
 ];
 
 pub(crate) fn run(context: &Context, args: InitArgs) -> Result<Exit, CliError> {
@@ -104,10 +113,13 @@ fn write(template: &Template, into: &Path, force: bool) -> Result<(), CliError> 
     }
     std::fs::create_dir_all(into)
         .and_then(|()| {
-            template
-                .files
-                .iter()
-                .try_for_each(|(name, text)| crate::sys::durable::write(&into.join(name), text.as_bytes()))
+            template.files.iter().try_for_each(|(name, text)| {
+                let path = into.join(name);
+                if let Some(parent) = path.parent() {
+                    std::fs::create_dir_all(parent)?;
+                }
+                crate::sys::durable::write(&path, text.as_bytes())
+            })
         })
         .map_err(|error| CliError::new(Exit::Usage, format!("cannot write into {}: {error}", into.display())))
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::publishing::base_seed;
-use crate::cli::{CliError, Context, Exit, engines, learning, logging, openmp, running};
+use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
 use crate::recipe::{Recipe, TrainerKind};
@@ -131,7 +131,9 @@ async fn start(
     };
     let engine = Arc::clone(&built.engine);
     let collecting = publisher.clone();
-    let mut server = Server::bind(options(settings), publisher, base_seed(settings), engine, activate).await?;
+    let mut options = options(settings);
+    options.harness = harness::trees(settings)?.map(|trees| Arc::new(trees.options(settings)));
+    let mut server = Server::bind(options, publisher, base_seed(settings), engine, activate).await?;
     if let Some((hands, recipe)) = learner {
         let supervisor = supervisor(settings, &server, recipe, hands);
         server = server.supervised_by(supervisor);
@@ -334,6 +336,7 @@ fn options(settings: &Settings) -> ServeOptions {
         client_timeout: reef.client_timeout,
         max_in_flight: reef.max_in_flight as usize,
         run_dir: Some(settings.storage.run_dir()),
+        harness: None,
     }
 }
 

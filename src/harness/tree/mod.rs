@@ -2,6 +2,8 @@
 //! the files of an agent. All of it is pure but for [`Tree::read`].
 
 mod admit;
+mod artifact;
+mod diff;
 mod document;
 mod entry;
 mod frontmatter;
@@ -16,6 +18,8 @@ mod schema;
 mod screen;
 
 pub use admit::{Admitted, Origin, Policy, admit, check};
+pub use artifact::{read as read_release, write as write_release};
+pub use diff::{Change, EntryChange, PartChange, diff};
 pub use document::{TREE_FILE, Tree, TreeError};
 pub use entry::{Entry, EntryProvenance, Kind};
 pub use kinds::{

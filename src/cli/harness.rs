@@ -1,0 +1,117 @@
+//! What the commands about harness trees share: the adapters, and the tree new scenarios start with.
+
+use std::path::{Path, PathBuf};
+
+use super::{CliError, Exit, learning};
+use crate::config::{EngineKind, Settings, UpstreamApi};
+use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
+use crate::harness::tree::{Policy, Tree, TreeError, check};
+use crate::recipe::SurfaceKind;
+use crate::scenario::Seed;
+use crate::serve::HarnessOptions;
+use crate::sys::clock;
+
+/// The adapter of a deployment that names none.
+const USUAL: &str = "pi";
+
+/// A deployment that serves trees.
+pub(crate) struct Trees {
+    pub(crate) adapters: Adapters,
+    pub(crate) adapter: Adapter,
+    pub(crate) policy: Policy,
+    seed: Option<PathBuf>,
+}
+
+/// Every adapter, those of the deployment included.
+pub(crate) fn adapters(settings: &Settings) -> Result<Adapters, CliError> {
+    let built_in = Adapters::built_in()?;
+    Ok(match &settings.harness.adapters {
+        Some(dir) => built_in.with_directory(dir)?,
+        None => built_in,
+    })
+}
+
+/// What the deployment says about trees; `None` where it serves none.
+pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
+    let harness = &settings.harness;
+    let asked = harness.adapter.is_some() || harness.seed.is_some();
+    if !asked && learning::recipe(settings)?.is_none_or(|recipe| recipe.surface.kind != SurfaceKind::Harness) {
+        return Ok(None);
+    }
+    let adapters = adapters(settings)?;
+    let adapter = adapters.get(harness.adapter.as_deref().unwrap_or(USUAL))?.clone();
+    Ok(Some(Trees {
+        adapters,
+        adapter,
+        policy: Policy {
+            allow_directives: harness.allow_directives.iter().cloned().collect(),
+        },
+        seed: harness.seed.clone(),
+    }))
+}
+
+impl Trees {
+    /// What new scenarios start with.
+    pub(crate) fn seed(&self) -> Result<Seed, CliError> {
+        let mut tree = match &self.seed {
+            Some(path) => Tree::read(path)?,
+            None => Tree::default(),
+        };
+        let rendered = check(&tree, &self.adapter, &self.policy, clock::now_us()).map_err(|refusal| {
+            let place = self.seed.as_deref().unwrap_or(Path::new("the empty tree"));
+            CliError::new(Exit::Usage, format!("harness.seed {}: {refusal}", place.display()))
+                .hint("reef harness test checks a tree without a service")
+        })?;
+        tree.adapter = Some(self.adapter.name.clone());
+        for entry in &mut tree.entries {
+            let provenance = entry.provenance.get_or_insert_default();
+            if provenance.created_by.is_empty() {
+                "seed".clone_into(&mut provenance.created_by);
+            }
+        }
+        Ok(Seed::new(tree, rendered))
+    }
+}
+
+impl Trees {
+    /// What the service says about them.
+    pub(crate) fn options(self, settings: &Settings) -> HarnessOptions {
+        let inference = &settings.inference;
+        let upstream = inference.engine() == EngineKind::Upstream;
+        HarnessOptions {
+            adapter: self.adapter.name,
+            adapters: self.adapters,
+            url: settings.reef.served_url.clone(),
+            model: if upstream {
+                inference.upstream_model.clone()
+            } else {
+                inference.model_name.clone()
+            },
+            api: upstream.then(|| match inference.upstream_api {
+                UpstreamApi::Openai => WireApi::Openai,
+                UpstreamApi::Responses => WireApi::Responses,
+                UpstreamApi::Anthropic => WireApi::Anthropic,
+            }),
+        }
+    }
+}
+
+impl From<AdapterError> for CliError {
+    fn from(error: AdapterError) -> Self {
+        let hint = match &error {
+            AdapterError::Unknown { .. } => Some("reef harness adapters lists them"),
+            _ => None,
+        };
+        let failure = Self::from_error(Exit::Usage, error);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<TreeError> for CliError {
+    fn from(error: TreeError) -> Self {
+        Self::from_error(Exit::Usage, error)
+    }
+}

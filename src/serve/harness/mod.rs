@@ -1,0 +1,108 @@
+//! `/reef/harness`: the tree a scenario serves, its releases, and what installs it.
+
+mod install;
+mod manifest;
+
+use std::sync::Arc;
+
+use http::header::{CACHE_CONTROL, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::reply::{self, ReplyBody};
+use super::state::State;
+use crate::domain::ScenarioName;
+use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
+
+/// What a deployment that serves trees says about them.
+#[derive(Debug, Clone)]
+pub struct HarnessOptions {
+    /// Every adapter.
+    pub adapters: Adapters,
+    /// The one trees are made for.
+    pub adapter: String,
+    /// The address clients reach the service at, where it is not the one they ask at.
+    pub url: Option<String>,
+    /// The model agents are bound to, where the deployment names one.
+    pub model: Option<String>,
+    /// The API the engine speaks, where it is one only.
+    pub api: Option<WireApi>,
+}
+
+/// Answers what is below `/reef/harness`; `None` for a path that is not there.
+pub(super) async fn answer(
+    state: &Arc<State>,
+    parts: &[&str],
+    request: &Request<&mut Incoming>,
+) -> Option<Result<Response<ReplyBody>, ApiError>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    let (headers, query) = (request.headers(), request.uri().query());
+    Some(match parts {
+        [] => manifest::manifest(state, headers, query).await,
+        ["releases"] => manifest::releases(state, headers).await,
+        ["adapters"] => adapters(state),
+        ["install"] => install::script(state, headers, query).await,
+        _ => return None,
+    })
+}
+
+/// The methods of a path below `/reef/harness`.
+pub(super) fn methods(parts: &[&str]) -> &'static [&'static str] {
+    match parts {
+        [] | ["releases" | "adapters" | "install"] => &["GET"],
+        _ => &[],
+    }
+}
+
+fn options(state: &State) -> Result<&HarnessOptions, ApiError> {
+    state.options.harness.as_deref().ok_or_else(|| {
+        ApiError::not_found(
+            "no_harness",
+            "this service serves no harness trees; set harness.adapter in its deployment file",
+        )
+    })
+}
+
+fn adapter<'a>(options: &'a HarnessOptions, name: &str) -> Result<&'a Adapter, ApiError> {
+    options
+        .adapters
+        .get(name)
+        .map_err(|error: AdapterError| ApiError::not_found("unknown_adapter", error.to_string()))
+}
+
+/// `GET /reef/harness/adapters`
+fn adapters(state: &State) -> Result<Response<ReplyBody>, ApiError> {
+    let options = options(state)?;
+    let adapters: Vec<Value> = options
+        .adapters
+        .iter()
+        .map(|adapter| {
+            json!({
+                "name": adapter.name,
+                "title": adapter.title,
+                "binary": adapter.binary,
+                "trajectory_format": adapter.trajectory.format,
+                "model_bindings": adapter.apis(),
+                "install": adapter.install,
+                "served": adapter.name == options.adapter,
+            })
+        })
+        .collect();
+    Ok(reply::json(StatusCode::OK, &json!({"adapters": adapters})))
+}
+
+/// The scenario named in the header; unlike inference, asking for a tree creates none.
+fn scenario(headers: &HeaderMap) -> Result<ScenarioName, ApiError> {
+    super::headers::scenario(headers)
+}
+
+/// Marks a response that differs by scenario and caller.
+fn private(response: &mut Response<ReplyBody>, how: &'static str) {
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static(how));
+}
