@@ -25,8 +25,9 @@ add() {
     fi
     rm -rf "${dir:?}/$name"
     mkdir -p "$dir/$name"
-    if ! npm install --prefix "$dir/$name" --silent --no-audit --no-fund "$package@$version" >"$dir/$name/npm.log" 2>&1; then
-        if npm view --silent "$package@$version" version >/dev/null 2>&1; then
+    if ! timeout 900 npm install --prefix "$dir/$name" --silent --no-audit --no-fund --fetch-retries 1 \
+        "$package@$version" >"$dir/$name/npm.log" 2>&1; then
+        if timeout 60 npm view --silent --fetch-retries 0 "$package@$version" version >/dev/null 2>&1; then
             cat "$dir/$name/npm.log" >&2
             echo "agents: $name $version cannot be installed" >&2
             exit 1

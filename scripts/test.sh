@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change lands: set-up, format, lints, documentation, all tests, the build without
-# libtorch, and real clients from their registries against the program. Says how long each part took; stops at the first
-# part that fails.
+# libtorch, and real clients and agents from their registries against the program. Says how long each part took; stops
+# at the first part that fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,5 +35,12 @@ case $clients in
     0) part "real clients" env REEF_CLIENTS=required cargo test --quiet --features failpoints --test clients ;;
     75) echo "== real clients: SKIPPED, a registry cannot be reached" ;;
     *) echo "== real clients: FAILED to install" >&2; exit 1 ;;
+esac
+agents=0
+./scripts/agents.sh || agents=$?
+case $agents in
+    0) part "real agents" env REEF_AGENTS=required cargo test --quiet --features failpoints --test agents ;;
+    75) echo "== real agents: SKIPPED, a registry cannot be reached" ;;
+    *) echo "== real agents: FAILED to install" >&2; exit 1 ;;
 esac
 echo "== all parts passed in $((SECONDS - start)) s"

@@ -240,3 +240,79 @@ fn pi_over_chat_completions() {
         "{asked}"
     );
 }
+
+#[test]
+fn pi_over_every_other_api() {
+    let Some(program) = installed("pi") else { return };
+    for api in ["responses", "anthropic"] {
+        let stage = Stage::new(
+            "pi",
+            &program,
+            api,
+            &json!({"pi-agent/AGENTS.md": "Answer in one line.\n"}),
+        );
+        stage.works(|prompt| words(&["-p", prompt]));
+    }
+}
+
+#[test]
+fn codex_over_responses() {
+    let Some(program) = installed("codex") else { return };
+    let files = json!({"codex/AGENTS.md": "Answer in one line.\n"});
+    let stage = Stage::new("codex", &program, "responses", &files);
+    stage.works(|prompt| {
+        words(&[
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            prompt,
+        ])
+    });
+    let asked = stage.provider.seen()[0].json().to_string();
+    assert!(asked.contains("Answer in one line."), "{asked}");
+}
+
+#[test]
+fn claude_code_over_messages() {
+    let Some(program) = installed("claude") else { return };
+    let files = json!({
+        "claude/CLAUDE.md": "Answer in one line.\n",
+        "claude/commands/greet.md": "Say hello to $ARGUMENTS.\n",
+    });
+    let stage = Stage::new("claude", &program, "anthropic", &files);
+    stage.works(|prompt| {
+        words(&[
+            "-p",
+            prompt,
+            "--output-format",
+            "json",
+            "--permission-mode",
+            "acceptEdits",
+            "--allowedTools",
+            "Bash",
+        ])
+    });
+    let asked: String = stage
+        .provider
+        .seen()
+        .iter()
+        .map(|seen| seen.json().to_string())
+        .collect();
+    assert!(asked.contains("Answer in one line."), "{asked}");
+}
+
+#[test]
+fn opencode_over_chat_completions() {
+    let Some(program) = installed("opencode") else { return };
+    let files = json!({"opencode/AGENTS.md": "Answer in one line.\n"});
+    let stage = Stage::new("opencode", &program, "openai", &files);
+    stage.works(|prompt| words(&["run", "--format", "json", prompt]));
+    let asked: String = stage
+        .provider
+        .seen()
+        .iter()
+        .map(|seen| seen.json().to_string())
+        .collect();
+    assert!(asked.contains("Answer in one line."), "{asked}");
+}

@@ -92,6 +92,27 @@ struct Installation {
 /// Installs a release and makes it current. On any error what was there before is in use as before.
 pub fn install(home: &Home, request: &Request) -> Result<Installed, ClientError> {
     let place = home.place(&request.adapter, &request.scenario);
+    if let Some(other) = request
+        .manifest
+        .adapter
+        .as_ref()
+        .filter(|other| **other != request.adapter)
+    {
+        return Err(ClientError::new(
+            Kind::Usage,
+            format!(
+                "the scenario {} is a harness for {}, not for {}; nothing was changed",
+                request.scenario,
+                other
+                    .chars()
+                    .take(60)
+                    .flat_map(char::escape_default)
+                    .collect::<String>(),
+                request.adapter
+            ),
+        )
+        .hint("install the other agent, or name another scenario"));
+    }
     let unmet = request.checked.unmet(&request.manifest.requires);
     if !unmet.is_empty() {
         let list: Vec<String> = unmet.iter().map(|item| item.line()).collect();

@@ -46,6 +46,8 @@ pub struct Manifest {
     pub executable: BTreeSet<String>,
     /// What it needs.
     pub requires: Vec<Requirement>,
+    /// The agent it was rendered for, where the service says.
+    pub adapter: Option<String>,
     /// The model the service suggests.
     pub model: Option<String>,
     /// The API the service speaks.
@@ -65,6 +67,8 @@ struct Wire {
     #[serde(default)]
     requires: Vec<Requirement>,
     #[serde(default)]
+    adapter: Option<String>,
+    #[serde(default)]
     model: Option<String>,
     #[serde(default)]
     api: Option<WireApi>,
@@ -81,6 +85,7 @@ impl Manifest {
             files: wire.files,
             executable: wire.executable,
             requires: wire.requires,
+            adapter: wire.adapter,
             model: wire.model,
             api: wire.api,
         };

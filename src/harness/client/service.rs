@@ -114,12 +114,13 @@ impl Service {
         &self.scenario
     }
 
-    /// The manifest of the served release, or of another one.
-    pub async fn manifest(&self, release: Option<&str>) -> Result<Value, ClientError> {
-        let path = match release {
-            Some(id) => format!("/reef/harness?release_id={}", escaped(id)),
-            None => "/reef/harness".to_owned(),
-        };
+    /// The manifest of the served release, or of another one, for an agent.
+    pub async fn manifest(&self, adapter: &str, release: Option<&str>) -> Result<Value, ClientError> {
+        let mut path = format!("/reef/harness?adapter={}", escaped(adapter));
+        if let Some(id) = release {
+            path.push_str("&release_id=");
+            path.push_str(&escaped(id));
+        }
         match self.send(Method::GET, &path, None, TIMEOUT).await {
             Err(Failed::Refused(StatusCode::NOT_FOUND, error)) => Err(ClientError::new(
                 Kind::Nothing,

@@ -98,7 +98,7 @@ pub(super) fn run(context: &Context, args: InstallArgs) -> Result<Exit, CliError
                 if fresh_scenario {
                     service.create_scenario().await?;
                 }
-                Manifest::from_json(&service.manifest(args.release.as_deref()).await?)?
+                Manifest::from_json(&service.manifest(&adapter.name, args.release.as_deref()).await?)?
             }
         };
         let model = model(args.model.clone(), &manifest, &service).await?;

@@ -1,7 +1,8 @@
 //! `reef harness setup`, `reef-NAME setup`
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 
 use clap::Args;
 use serde_json::json;
@@ -65,8 +66,9 @@ pub(super) fn run(context: &Context, chosen: &Chosen, options: &SetupOptions) ->
         Some(id) => {
             let token = effective_token(&chosen.place, token(context).as_deref())?;
             let service = Service::new(&chosen.record.url, token, chosen.record.scenario.clone())?;
+            let adapter = &chosen.record.adapter;
             context
-                .block_on(async { Ok(Manifest::from_json(&service.manifest(Some(id)).await?)?) })?
+                .block_on(async { Ok(Manifest::from_json(&service.manifest(adapter, Some(id)).await?)?) })?
                 .requires
         }
         None => requirements(&chosen.place)?,
@@ -151,17 +153,16 @@ pub(super) fn go_through(
     Ok(left)
 }
 
-/// Asks on the terminal. Where nobody can answer, that is said.
+/// Asks on the terminal, also where standard input is a script on its way in. Where nobody can answer, that is said.
 fn asked(question: &str) -> Result<bool, CliError> {
-    if !io::stdin().is_terminal() {
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
+    let Some(mut terminal) = terminal.ok().filter(IsTerminal::is_terminal) else {
         return Err(CliError::new(Exit::Usage, "there is no terminal to ask on")
             .hint("look at the list above, then give --yes to run the checks"));
-    }
-    let mut err = io::stderr().lock();
-    let shown = write!(err, "  {question} [y/N] ").and_then(|()| err.flush());
+    };
     let mut answer = String::new();
-    shown
-        .and_then(|()| io::stdin().read_line(&mut answer))
+    write!(terminal, "  {question} [y/N] ")
+        .and_then(|()| BufReader::new(terminal).read_line(&mut answer))
         .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot ask on the terminal: {error}")))?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -29,7 +29,7 @@ pub(super) fn run(context: &Context, chosen: &Chosen, options: &UpdateOptions) -
     let token = effective_token(&chosen.place, token(context).as_deref())?;
     let service = Service::new(&record.url, token.clone(), record.scenario.clone())?;
     let manifest = context.block_on(async {
-        let value = service.manifest(options.release.as_deref()).await?;
+        let value = service.manifest(&record.adapter, options.release.as_deref()).await?;
         Ok(Manifest::from_json(&value)?)
     })?;
     install::again(context, record, manifest, token)

@@ -1,0 +1,114 @@
+//! Grading runs: which one, how often, and when the service is away.
+
+use serde_json::{Value, json};
+
+use crate::common::wait_for;
+use crate::rig::{Rig, Service, fails, ok, ok_json, release};
+
+#[test]
+fn the_most_recent_run_is_graded_once() {
+    let rig = Rig::installed("s");
+    let said = fails(&mut rig.wrapper(&["report", "--score", "1"]), 3);
+    assert!(said.contains("nothing to grade"), "{said}");
+    ok(&mut rig.wrapper(&["ask"]));
+    ok(&mut rig.wrapper(&["ask"]));
+    // A run without a receipt is not the one that is meant.
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    let graded = ok_json(&mut rig.wrapper(&["report", "--score", "-0.5", "--feedback", "too slow", "--json"]));
+    assert_eq!(graded["waiting"], json!([]));
+    let reports = rig.service.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["score"], -0.5);
+    assert_eq!(reports[0]["feedback"], "too slow");
+    assert_eq!(reports[0]["references"], json!(["receipt-1"]));
+    assert_eq!(reports[0]["metadata"]["client_release"], "r1");
+    assert_eq!(reports[0]["agent_record_id"], graded["sent"][0]);
+
+    let again = ok_json(&mut rig.wrapper(&["report", "--score", "-0.5", "--feedback", "too slow", "--json"]));
+    assert_eq!(again["sent"], graded["sent"]);
+    let said = fails(&mut rig.wrapper(&["report", "--score", "1"]), 2);
+    assert!(said.contains("graded already") && said.contains("--run"), "{said}");
+    let run = graded["run"].as_str().unwrap();
+    ok(&mut rig.wrapper(&["report", "--score", "1", "--run", run]));
+    assert_eq!(rig.service.reports().len(), 2);
+
+    let listed = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+    let runs = listed["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    assert_eq!(runs[0]["turns"], json!([]));
+    assert_eq!(runs[1]["reports"], json!({"sent": 2, "waiting": 0}));
+    assert_eq!(runs[2]["reports"], json!({"sent": 0, "waiting": 0}));
+}
+
+#[test]
+fn a_report_that_says_nothing_or_no_number_is_refused() {
+    let rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["ask"]));
+    for (args, words) in [
+        (&["report"][..], "says nothing"),
+        (&["report", "--feedback", "  "], "says nothing"),
+        (&["report", "--score", "NaN"], "finite"),
+        (&["report", "--score", "good"], "invalid value"),
+        (&["report", "--score", "1", "--run", "zzz"], "no run"),
+    ] {
+        let said = fails(&mut rig.wrapper(args), 2);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+    assert!(rig.service.reports().is_empty());
+}
+
+#[test]
+fn a_report_waits_for_its_service_and_arrives_once() {
+    let mut rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["ask"]));
+    let old = std::mem::replace(&mut rig.service, Service::start(release("r1")));
+    drop(old);
+    // The first try may still find the old address closing.
+    let graded = ok_json(&mut rig.wrapper(&["report", "--score", "1", "--json"]));
+    assert_eq!(graded["waiting"].as_array().unwrap().len(), 1, "{graded}");
+    let said = fails(&mut rig.wrapper(&["uninstall"]), 1);
+    assert!(
+        said.contains("1 reports") && said.contains("--discard-reports"),
+        "{said}"
+    );
+    let said = fails(&mut rig.wrapper(&["report", "--flush"]), 30);
+    assert!(said.contains("still wait"), "{said}");
+
+    // The service comes back at another address; the next run sends what waits.
+    ok(&mut rig.install("s", &[]));
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    let reports = wait_for("the report", || {
+        Some(rig.service.reports()).filter(|reports| !reports.is_empty())
+    });
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["agent_record_id"], graded["waiting"][0]);
+    ok(&mut rig.wrapper(&["report", "--flush"]));
+    assert_eq!(rig.service.reports().len(), 1);
+    ok(&mut rig.wrapper(&["uninstall"]));
+}
+
+#[test]
+fn a_report_the_service_will_never_take_is_told_and_not_sent_again() {
+    let rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["ask"]));
+    rig.service.state.lock().unwrap().report_status = Some(400);
+    let said = fails(&mut rig.wrapper(&["report", "--score", "1"]), 2);
+    assert!(said.contains("not this one"), "{said}");
+    rig.service.state.lock().unwrap().report_status = Some(503);
+    let waiting = ok_json(&mut rig.wrapper(&["report", "--score", "2", "--json"]));
+    assert_eq!(waiting["waiting"].as_array().unwrap().len(), 1);
+    rig.service.state.lock().unwrap().report_status = None;
+    ok(&mut rig.wrapper(&["report", "--flush"]));
+    let reports = rig.service.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["score"], 2.0);
+}
+
+#[test]
+fn every_receipt_can_have_a_report_of_its_own() {
+    let rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["ask"]));
+    let graded: Value = ok_json(&mut rig.wrapper(&["report", "--score", "1", "--per-receipt", "--json"]));
+    assert_eq!(graded["sent"].as_array().unwrap().len(), 1);
+    assert_eq!(rig.service.reports()[0]["references"], json!(["receipt-0"]));
+}

@@ -1,0 +1,216 @@
+//! A session: what passes through, what is put in, what stays.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::common::wait_for;
+use crate::rig::{Rig, TOKEN, fails, ok, ok_json, release};
+
+#[test]
+fn words_exit_codes_and_the_endings_by_a_signal_pass_through() {
+    let rig = Rig::installed("s");
+    for code in [0, 1, 3, 42, 255] {
+        let status = rig.wrapper(&["exit", &code.to_string()]).status().unwrap();
+        assert_eq!(status.code(), Some(code));
+    }
+    let status = rig.wrapper(&["die", "KILL"]).status().unwrap();
+    assert_eq!(status.code(), Some(128 + 9));
+    let said = ok(&mut rig.wrapper(&["args", "--json", "--reef.port", "a b", "", "$(x)", "*"]));
+    assert_eq!(said, "<--json><--reef.port><a b><><$(x)><*>");
+    // A word of the wrapper's own is the agent's after `--`.
+    assert_eq!(
+        ok(&mut rig.wrapper(&["--", "report", "x"])),
+        "the stand-in's own words: report x\n"
+    );
+    let help = ok(&mut rig.wrapper(&["--help"]));
+    assert!(
+        help.contains("report") && help.contains("the stand-in's own words: --help"),
+        "{help}"
+    );
+}
+
+fn running(rig: &Rig, args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = rig
+        .wrapper(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out)
+}
+
+fn line(out: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+fn signals_go_on_to_the_agent() {
+    let rig = Rig::installed("s");
+    for (signal, said, code) in [
+        (rustix::process::Signal::TERM, "got TERM", 7),
+        (rustix::process::Signal::INT, "got INT", 8),
+    ] {
+        let (mut child, mut out) = running(&rig, &["wait"]);
+        assert_eq!(line(&mut out), "ready");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        assert_eq!(line(&mut out), said);
+        let status = wait_for("the wrapper to end", || child.try_wait().unwrap());
+        assert_eq!((status.code(), status.signal()), (Some(code), None));
+    }
+}
+
+#[test]
+fn the_agent_gets_a_key_of_its_session_and_never_the_token() {
+    let rig = Rig::installed("s");
+    let env = ok(rig.wrapper(&["env"]).env("REEF_TOKEN", TOKEN));
+    assert!(!env.contains(TOKEN), "{env}");
+    assert!(
+        env.contains("REEF_SCENARIO=s") && env.contains("REEF_TOKEN=reef-session-"),
+        "{env}"
+    );
+    assert!(env.contains("REEF_SERVICE_URL=http://127.0.0.1:"), "{env}");
+    // What was seen up there is the real token, the scenario, the session and the release.
+    let text = ok(&mut rig.wrapper(&["ask", "?beta=true"]));
+    assert!(
+        text.contains("\"agent_record_id\":\"receipt-0\"") && text.ends_with("data: [DONE]\n\n"),
+        "{text}"
+    );
+    let seen = rig.service.upstream.only();
+    assert_eq!(seen.target, "/v1/chat/completions?beta=true");
+    assert_eq!(seen.header("authorization"), Some(format!("Bearer {TOKEN}").as_str()));
+    assert_eq!(seen.header("x-reef-scenario"), Some("s"));
+    assert_eq!(seen.header("x-reef-tag-release"), Some("r1"));
+    let runs = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+    let run = &runs["runs"][0];
+    assert_eq!(seen.header("x-reef-tag-session"), run["run"].as_str());
+    assert_eq!(run["turns"][0]["receipt"], "receipt-0");
+    assert_eq!(run["release_id"], "r1");
+}
+
+#[test]
+fn the_proxy_takes_only_its_sessions_key_and_passes_on_what_is_for_agents() {
+    let rig = Rig::installed("s");
+    for (method, path, key, status) in [
+        ("GET", "/v1/models", None, "200"),
+        ("GET", "/v1/models", Some("reef-session-guess"), "401"),
+        ("POST", "/reef/scenarios/s/promote", None, "403"),
+        ("GET", "/metrics", None, "403"),
+    ] {
+        let mut args = vec!["call", method, path];
+        args.extend(key);
+        assert_eq!(ok(&mut rig.wrapper(&args)), status, "{method} {path}");
+    }
+}
+
+#[test]
+fn without_a_service_the_agent_is_not_started() {
+    let mut rig = Rig::installed("s");
+    rig.service = crate::rig::Service::start(Value::Null);
+    // The address of the first one is closed once it is dropped.
+    let said = wait_for("the old address to close", || {
+        let output = rig.wrapper(&["exit", "0"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code() == Some(30)).then_some(said)
+    });
+    assert!(
+        said.contains("no service answers") && said.contains("was not started"),
+        "{said}"
+    );
+    let runs = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+    assert!(
+        runs["runs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|run| run["turns"] == serde_json::json!([]))
+    );
+}
+
+#[test]
+fn what_the_agent_and_its_user_chose_survives_an_update() {
+    let rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    let chosen = r#"{"quietStartup":false,"theme":"mine","defaultModel":"other","lastChangelogVersion":"1"}"#;
+    ok(&mut rig.wrapper(&["choose", chosen]));
+    rig.service.serve(release("r2"));
+    ok(&mut rig.wrapper(&["update"]));
+    let settings: Value = serde_json::from_str(&ok(&mut rig.wrapper(&["settings"]))).unwrap();
+    assert_eq!(settings["theme"], "mine");
+    assert_eq!(settings["lastChangelogVersion"], "1");
+    assert_eq!(settings["quietStartup"], true, "what the release sets is the release's");
+    assert_eq!(settings["defaultModel"], "m", "the model is the installation's");
+    let kept = rig.place("s").join("root-0/pi-agent/auth.json");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "kept\n");
+}
+
+#[test]
+fn sessions_at_the_same_time_have_roots_of_their_own() {
+    let rig = Rig::installed("s");
+    let (mut first, mut out) = running(&rig, &["hold"]);
+    let root = line(&mut out);
+    let (mut second, mut other_out) = running(&rig, &["hold"]);
+    let other = line(&mut other_out);
+    assert_ne!(root, other);
+    // An update in between does not pull the files from under a running session.
+    rig.service.serve(release("r2"));
+    ok(&mut rig.wrapper(&["update"]));
+    assert_eq!(
+        std::fs::read_to_string(format!("{root}/AGENTS.md")).unwrap(),
+        "Rules of r1.\n"
+    );
+    assert_eq!(ok(&mut rig.wrapper(&["rules"])), "Rules of r2.\n");
+    for child in [&mut first, &mut second] {
+        child.stdin.take().unwrap().flush().unwrap();
+    }
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    for child in [&mut first, &mut second] {
+        assert!(wait_for("a session to end", || child.try_wait().unwrap()).success());
+    }
+    assert_eq!(ok(&mut rig.wrapper(&["rules"])), "Rules of r2.\n");
+}
+
+#[test]
+fn a_wrapper_works_in_a_bare_environment_and_names_what_is_gone() {
+    let rig = Rig::installed("s");
+    let mut bare = std::process::Command::new(rig.path(".local/bin/reef-pi"));
+    bare.env_clear().args(["args", "x"]).stdin(Stdio::null());
+    for name in ["LD_LIBRARY_PATH", "LIBTORCH"] {
+        if let Ok(value) = std::env::var(name) {
+            bare.env(name, value);
+        }
+    }
+    assert_eq!(ok(&mut bare), "<x>");
+    std::fs::remove_file(rig.path("vendor/pi")).unwrap();
+    let said = fails(&mut rig.wrapper(&["args"]), 1);
+    assert!(said.contains("is gone"), "{said}");
+}
+
+#[test]
+fn bodies_are_kept_only_where_that_was_asked_for() {
+    let rig = Rig::installed("s");
+    ok(&mut rig.wrapper(&["ask"]));
+    let bodies = |rig: &Rig| {
+        let names = rig.everything();
+        names
+            .into_iter()
+            .find(|(path, _)| path.to_string_lossy().ends_with(".bodies.jsonl"))
+    };
+    assert!(bodies(&rig).is_none());
+    ok(&mut rig.install("s", &["--keep-bodies"]));
+    ok(&mut rig.wrapper(&["ask"]));
+    let (_, bytes) = bodies(&rig).unwrap();
+    let kept: Value = serde_json::from_slice(&bytes).unwrap();
+    assert!(kept["request"].as_str().unwrap().contains("\"messages\":[]"), "{kept}");
+    assert!(
+        kept["response"].as_str().unwrap().ends_with("data: [DONE]\n\n"),
+        "{kept}"
+    );
+}
