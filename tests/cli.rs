@@ -483,7 +483,7 @@ fn the_service_starts_on_a_free_port_refuses_a_busy_one_and_stops_on_a_signal() 
     assert!(
         request(
             &service.address,
-            "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         )
         .contains("200 OK")
     );
@@ -526,7 +526,7 @@ fn no_secret_reaches_a_log_even_at_the_most_talkative_level() {
         let answer = request(
             &service.address,
             &format!(
-                "POST /v1/chat/completions?q=hunter2-query HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nx-reef-scenario: s\r\n\
+                "POST /v1/chat/completions?q=hunter2-query HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nx-reef-scenario: s\r\n\
                  content-length: {}\r\nconnection: close\r\n\r\n{body}",
                 body.len()
             ),

@@ -260,7 +260,7 @@ fn somebody_elses_release_during_a_step_makes_it_begin_again_on_the_new_head() {
     );
     let rig = Rig::new(
         &recipe("always", "none", ""),
-        &[("train.sh", &meddler), ("other/adapter_config.json", "{\"r\": 4}")],
+        &[("train.sh", &meddler), ("other/AGENTS.md", "be brief")],
     );
     rig.graded(0, Some(1.0));
     let run = rig.train(&["--json"]);

@@ -30,7 +30,9 @@ found(receipt, text=said)
 with client.chat.completions.stream(**GREEDY) as stream:
     for _ in stream:
         pass
-    assert stream.get_final_completion().choices[0].message.content == said
+    assert stream.current_completion_snapshot.choices[0].message.content == said
+    if completion.choices[0].finish_reason == "length":
+        expect(openai.LengthFinishReasonError, stream.get_final_completion)
 
 # sampling, choices, log-probabilities, stop texts
 sampled = client.chat.completions.create(**{**GREEDY, "temperature": 1.0}, n=2, seed=7, logprobs=True, top_logprobs=2)
@@ -54,9 +56,11 @@ ask = {"model": GREEDY["model"], "input": QUESTION[0]["content"], "max_output_to
 raw = client.responses.with_raw_response.create(**ask)
 assert raw.parse().output_text == said
 found(raw.headers[RECEIPT], text=said)
-with client.responses.stream(**ask) as stream:
-    kinds = [event.type for event in stream]
-    assert stream.get_final_response().output_text == said, kinds
+pieces, last = "", None
+for last in client.responses.create(**ask, stream=True):
+    pieces += last.delta if last.type == "response.output_text.delta" else ""
+ended = "completed" if raw.parse().status == "completed" else "incomplete"
+assert pieces == said and last.type == f"response.{ended}" and last.response.output_text == said, last
 
 # a prompt that does not fit is the caller's fault, with the code that clients know
 error = expect(
@@ -67,7 +71,7 @@ assert error.code == "context_length_exceeded", error
 
 # Anthropic
 claude = anthropic.Anthropic(base_url=URL, api_key=TOKEN, default_headers=HEADERS, max_retries=0, timeout=120)
-turn = {"model": GREEDY["model"], "messages": QUESTION, "max_tokens": 16, "temperature": 0}
+turn = {"model": GREEDY["model"], "messages": QUESTION, "max_tokens": 16, "extra_body": {"temperature": 0}}
 raw = claude.messages.with_raw_response.create(**turn)
 message = raw.parse()
 assert message.content[0].text == said and message.stop_reason in ("max_tokens", "end_turn")

@@ -357,7 +357,7 @@ fn a_refusal_is_seen_also_by_a_client_that_is_still_sending() {
         // Sent in full before the answer is looked at; the connection must not be reset meanwhile, and goes on.
         let mut stream = std::net::TcpStream::connect(reef.address).unwrap();
         let head = format!(
-            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-reef-scenario: s\r\nx-api-key: {token}\r\ncontent-length: {}\r\n\r\n",
+            "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-reef-scenario: s\r\nx-api-key: {token}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         for _ in 0..2 {

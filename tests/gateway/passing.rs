@@ -335,7 +335,7 @@ fn a_request_in_chunks_is_received_like_any_other() {
     let mut stream = std::net::TcpStream::connect(reef.address).unwrap();
     stream
         .write_all(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-reef-scenario: s\r\ntransfer-encoding: chunked\r\n\
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-reef-scenario: s\r\ntransfer-encoding: chunked\r\n\
               connection: close\r\n\r\n8\r\n{\"model\"\r\n5\r\n:\"m\"}\r\n0\r\n\r\n",
         )
         .unwrap();

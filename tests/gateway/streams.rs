@@ -177,7 +177,7 @@ fn a_client_that_leaves_before_the_answer_begins_closes_the_upstream_too() {
     let stream = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(
         &mut &stream,
-        b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-reef-scenario: s\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-reef-scenario: s\r\ncontent-length: 2\r\n\r\n{}",
     )
     .unwrap();
     wait_for("the request to arrive", || (upstream.seen().len() == 1).then_some(()));

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::forward::Model;
 use super::lora::Target;
 use super::tensor::{Doing, Tensors, size};
 use super::weights::{HeadNorms, LayerWeights, Linear, Weights};
-use crate::engine::models::{ModelConfig, ModelError};
+use crate::engine::models::{ModelConfig, ModelError, file};
 
+const CONFIG: &str = "config.json";
 /// What a folder holds besides config and weights.
 const COMPANIONS: [&str; 5] = [
     "generation_config.json",
@@ -19,6 +21,25 @@ const COMPANIONS: [&str; 5] = [
     "chat_template.jinja",
     "special_tokens_map.json",
 ];
+
+/// A configuration that names the type its weights now have; loaders that follow it would otherwise round them back.
+fn with_dtype(mut config: Value, kind: Kind) -> Result<Value, String> {
+    let name = match kind {
+        Kind::Float => "float32",
+        Kind::BFloat16 => "bfloat16",
+        Kind::Half => "float16",
+        other => return Err(format!("weights of type {other:?} have no name in it")),
+    };
+    let fields = config.as_object_mut().ok_or("it is not an object")?;
+    // The newer spelling where the file has it, else the one that every version reads.
+    let key = if fields.contains_key("dtype") {
+        "dtype"
+    } else {
+        "torch_dtype"
+    };
+    fields.insert(key.to_owned(), name.into());
+    Ok(config)
+}
 
 impl Model {
     /// An independent copy in `kind` whose every weight takes gradients. For [`Model::forward_train`]; to serve the
@@ -71,8 +92,8 @@ impl Model {
         out
     }
 
-    /// Writes a folder that loads anywhere: weights under their Hugging Face names in `kind`, and config, tokenizer and
-    /// templates as they are in `base`. The files are durable when this returns.
+    /// Writes a folder that loads anywhere: weights under their Hugging Face names in `kind`, the config of `base` with
+    /// that type in it, and tokenizer and templates as they are there. The files are durable when this returns.
     pub fn save(&self, dir: &Path, base: &Path, kind: Kind) -> Tensors<()> {
         fs::create_dir_all(dir).map_err(|e| ModelError::io(dir, e))?;
         let tensors = no_grad(|| self.named(kind)).doing("collecting weights")?;
@@ -80,7 +101,12 @@ impl Model {
         Tensor::write_safetensors(&tensors, &weights).doing("writing weights")?;
         sync(&weights)?;
         let present = COMPANIONS.into_iter().filter(|name| base.join(name).is_file());
-        for name in std::iter::once("config.json").chain(present) {
+        let path = base.join(CONFIG);
+        let config =
+            with_dtype(file::read_json(&path)?, kind).map_err(|reason| ModelError::malformed(&path, reason))?;
+        let to = dir.join(CONFIG);
+        crate::sys::durable::write(&to, format!("{config:#}\n").as_bytes()).map_err(|e| ModelError::io(&to, e))?;
+        for name in present {
             let to = dir.join(name);
             fs::copy(base.join(name), &to).map_err(|e| ModelError::io(base.join(name), e))?;
             sync(&to)?;
@@ -193,4 +219,27 @@ fn sync(path: &Path) -> Tensors<()> {
 /// Bytes that [`Model::trainable`] needs in all: weights, gradients and the two moments of Adam, in f32.
 pub fn full_training_bytes(config: &ModelConfig) -> u64 {
     config.n_parameters() * 16
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_saved_config_names_the_type_of_its_weights() {
+        let named = |config, kind| with_dtype(config, kind).unwrap();
+        assert_eq!(
+            named(json!({"torch_dtype": "bfloat16", "x": 1}), Kind::Float),
+            json!({"torch_dtype": "float32", "x": 1})
+        );
+        assert_eq!(
+            named(json!({"dtype": "float32"}), Kind::BFloat16),
+            json!({"dtype": "bfloat16"})
+        );
+        assert_eq!(named(json!({}), Kind::Half), json!({"torch_dtype": "float16"}));
+        assert!(with_dtype(json!([]), Kind::Float).is_err());
+        assert!(with_dtype(json!({}), Kind::Int8).is_err());
+    }
 }
