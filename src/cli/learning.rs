@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::engines::{self, Built};
-use super::{CliError, Context, Exit};
+use super::{CliError, Context, Exit, harness};
 use crate::config::Settings;
 use crate::recipe::{EvaluatorKind, Recipe, RecipeError, TrainerKind};
-use crate::scenario::{Answering, BaseModel, Hands, LoopError};
+use crate::scenario::{Answering, BaseModel, Hands, LoopError, Workshop};
 
 /// The recipe that the settings name, complete; `None` when they name none.
 pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
@@ -67,13 +67,43 @@ pub(crate) fn hands(settings: &Settings, recipe: &Recipe, built: Option<&Built>)
         engine: built.engine.clone(),
         torch: built.torch.clone(),
     });
-    Hands::new(recipe, answering, base, engines::judge(settings)?)
-        .map_err(|error| CliError::from_error(Exit::Usage, error))
+    let hands = Hands::new(recipe, answering, base, engines::judge(settings)?)
+        .map_err(|error| CliError::from_error(Exit::Usage, error))?;
+    match built {
+        Some(built) if recipe.trainer.backend == TrainerKind::Proposer => {
+            Ok(hands.with_workshop(workshop(settings, built)?))
+        }
+        _ => Ok(hands),
+    }
+}
+
+/// What the evolution of harness trees works with.
+fn workshop(settings: &Settings, built: &Built) -> Result<Workshop, CliError> {
+    let model = settings
+        .inference
+        .upstream_model
+        .clone()
+        .or_else(|| settings.inference.model_name.clone())
+        .unwrap_or_else(|| "default".to_owned());
+    let trees = harness::trees(settings)?
+        .ok_or_else(|| CliError::new(Exit::Usage, "the recipe evolves a harness tree and none is configured"))?;
+    Ok(Workshop {
+        engine: built.engine.clone(),
+        model,
+        program: std::env::current_exe()
+            .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot tell the own program: {error}")))?,
+        search: settings.variable("PATH").unwrap_or_default().to_owned(),
+        usual: trees.adapter.name,
+        adapters: trees.adapters,
+        binary: settings.harness.binary.as_ref().map(|path| settings.directory.join(path)),
+        policy: trees.policy,
+    })
 }
 
 /// Whether the gate of a recipe needs an engine that answers with the candidate.
 pub(crate) fn gate_answers(recipe: &Recipe) -> bool {
-    matches!(recipe.gate.evaluator, EvaluatorKind::Suite | EvaluatorKind::Holdout)
+    recipe.trainer.backend == TrainerKind::Proposer
+        || matches!(recipe.gate.evaluator, EvaluatorKind::Suite | EvaluatorKind::Holdout)
 }
 
 /// The recipe, or an error that says how to name one.

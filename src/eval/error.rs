@@ -34,6 +34,18 @@ pub enum EvalError {
         #[source]
         source: Option<io::Error>,
     },
+    /// No more may be spent.
+    #[error("{reason}")]
+    Budget {
+        /// Which budget.
+        reason: String,
+    },
+    /// Episodes cannot be run here at all.
+    #[error("{reason}")]
+    Sandbox {
+        /// Why.
+        reason: String,
+    },
     /// Somebody asked it to stop.
     #[error("stopped")]
     Stopped,

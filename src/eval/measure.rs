@@ -86,6 +86,8 @@ pub fn suite_questions(suite: &Suite) -> Vec<Question> {
     suite
         .tasks
         .iter()
+        // Sealed tasks are not for the gate, and task folders need an agent.
+        .filter(|task| !task.sealed && task.harbor.is_none())
         .map(|task| Question {
             id: task.id.clone(),
             protected: task.protected,
@@ -126,15 +128,34 @@ pub async fn judge_by_answers(
             protected: question.protected,
         })
         .collect();
-    let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed);
     let known = Known::default();
+    let measure = |assignment: Assignment| {
+        let question = &questions[assignment.task];
+        pair(terms, question, assignment, contest, &known, cancel)
+    };
+    hold(terms, refs, &measure, &|| false, cancel, watch).await
+}
+
+/// Runs what the trial asks for until it knows enough, or until `enough` says so. `measure` measures one pair.
+pub(super) async fn hold<F, R>(
+    terms: &Terms<'_>,
+    refs: Vec<TaskRef>,
+    measure: &F,
+    enough: &(dyn Fn() -> bool + Sync),
+    cancel: &CancellationToken,
+    watch: &(dyn Fn(usize) + Send + Sync),
+) -> Result<Verdict, EvalError>
+where
+    F: Fn(Assignment) -> R,
+    R: Future<Output = Measured>,
+{
+    let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed);
     let mut running = FuturesUnordered::new();
     loop {
         let room = (terms.spec.parallel as usize).saturating_sub(running.len());
-        if !trial.is_over() {
+        if !trial.is_over() && !enough() {
             for assignment in trial.next(room) {
-                let question = &questions[assignment.task];
-                running.push(pair(terms, question, assignment, contest, &known, cancel));
+                running.push(measure(assignment));
             }
         }
         // What is still running when the verdict is known is dropped, which stops it.
@@ -145,6 +166,9 @@ pub async fn judge_by_answers(
             done = running.next() => done,
             () = cancel.cancelled() => return Err(EvalError::Stopped),
         };
+        if enough() {
+            break;
+        }
         if let Some((index, candidate, current, failure)) = done {
             trial.record(index, candidate, current, failure);
             watch(trial.pairs());
@@ -153,7 +177,7 @@ pub async fn judge_by_answers(
     Ok(trial.verdict(terms.evaluator))
 }
 
-type Measured = (u64, Option<f64>, Option<f64>, Option<String>);
+pub(super) type Measured = (u64, Option<f64>, Option<f64>, Option<String>);
 
 async fn pair(
     terms: &Terms<'_>,
@@ -246,7 +270,8 @@ async fn score(
                     score_by_program(command, directory, *timeout_s, &ask, cancel).await
                 }
                 CheckerSpec::Judge { rubric, answer } => {
-                    by_judge(rubric, answer, question, &turn, contest, limit).await
+                    let judge = contest.judge.as_ref().ok_or("no judge is configured")?;
+                    by_judge(judge, rubric, answer, &question.request, &turn, limit).await
                 }
                 _ => Err("the checker cannot score this answer".to_owned()),
             }
@@ -264,16 +289,15 @@ async fn score(
     }
 }
 
-async fn by_judge(
+pub(super) async fn by_judge(
+    judge: &Side,
     rubric: &str,
     right: &Value,
-    question: &Question,
+    request: &Map<String, Value>,
     turn: &Turn,
-    contest: &Contest,
     limit: Duration,
 ) -> Result<f64, String> {
-    let judge = contest.judge.as_ref().ok_or("no judge is configured")?;
-    let request = Value::Object(question.request.clone());
+    let request = Value::Object(request.clone());
     let mut body = Map::new();
     body.insert("messages".into(), judge_messages(rubric, right, &request, &turn.text));
     body.insert("temperature".into(), json!(0));

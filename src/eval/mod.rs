@@ -2,9 +2,12 @@
 //! trains. A failure to measure is `Invalid`, never a loss. State: none beyond what it returns. Fails with a typed error
 //! when the suite itself is wrong.
 
+mod baseline;
 mod betting;
 mod checker;
+mod episodes;
 mod error;
+mod harbor;
 mod measure;
 mod program;
 mod rules;
@@ -12,8 +15,11 @@ mod spending;
 mod suite;
 mod trial;
 
+pub use baseline::Baseline;
 pub use checker::CheckerSpec;
+pub use episodes::{Arena, EpisodeNote, conditions, judge_by_episodes, sealed_scores};
 pub use error::EvalError;
+pub use harbor::HarborTask;
 pub use measure::{Contest, Grading, Question, Side, Terms, directory_or_here, judge_by_answers, suite_questions};
 pub use program::{Compared, judge_by_program};
 pub use spending::level;

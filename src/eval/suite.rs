@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::checker::CheckerSpec;
+use super::harbor::{HarborTask, is_task};
 use super::{EvalError, TaskRef};
 
 /// One task: what is asked, and how the answer is scored.
@@ -36,6 +37,12 @@ pub struct Task {
     /// It may not get worse.
     #[serde(default)]
     pub protected: bool,
+    /// What an agent's workspace holds at the beginning: a directory of the suite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// Kept from the gate: scored once per release, for the record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
 }
 
 /// `suite.toml`
@@ -51,6 +58,12 @@ struct SuiteFile {
     request: Map<String, Value>,
     #[serde(default)]
     checker: Option<CheckerSpec>,
+    /// Tasks that may not get worse, by id; for task folders, which cannot say so themselves.
+    #[serde(default)]
+    protected: Vec<String>,
+    /// Tasks kept from the gate, by id.
+    #[serde(default)]
+    sealed: Vec<String>,
     #[serde(default)]
     task: Vec<Task>,
 }
@@ -79,6 +92,15 @@ pub struct ReadyTask {
     pub checker: CheckerSpec,
     /// It may not get worse.
     pub protected: bool,
+    /// What an agent's workspace holds at the beginning: a directory of the suite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// Kept from the gate.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
+    /// A Harbor task folder; then `request` and `checker` are its instruction and its tests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub harbor: Option<HarborTask>,
 }
 
 impl Suite {
@@ -122,6 +144,74 @@ impl Suite {
             let id = task.id.clone();
             ready.push(prepare(&config, task).map_err(|what| fault(&file, line, format!("task {id}: {what}")))?);
         }
+        for folder in harbor_folders(path, &directory)? {
+            let id = folder
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let harbor = HarborTask::load(&folder).map_err(|what| fault(&folder, None, what))?;
+            if !seen.insert(id.clone()) {
+                return Err(fault(
+                    &folder,
+                    None,
+                    format!("task id \"{}\" occurs twice", id.escape_default()),
+                ));
+            }
+            ready.push(ReadyTask {
+                id,
+                request: Map::from_iter([(
+                    "messages".to_owned(),
+                    json!([{"role": "user", "content": harbor.instruction}]),
+                )]),
+                checker: CheckerSpec::Script {
+                    command: vec!["tests/test.sh".to_owned()],
+                    timeout_s: harbor.verifier_s,
+                    answer: Value::Null,
+                },
+                protected: false,
+                workspace: None,
+                sealed: false,
+                harbor: Some(harbor),
+            });
+        }
+        for task in &mut ready {
+            task.protected |= config.protected.contains(&task.id);
+            task.sealed |= config.sealed.contains(&task.id);
+            if task.protected && task.sealed {
+                return Err(fault(
+                    &config_path,
+                    None,
+                    format!(
+                        "task {}: a task the gate does not see cannot be protected by it",
+                        task.id
+                    ),
+                ));
+            }
+            if let Some(workspace) = &task.workspace
+                && !directory.join(workspace).is_dir()
+            {
+                return Err(fault(
+                    path,
+                    None,
+                    format!(
+                        "task {}: workspace {workspace} is not a directory of the suite",
+                        task.id
+                    ),
+                ));
+            }
+        }
+        if let Some(id) = config
+            .protected
+            .iter()
+            .chain(&config.sealed)
+            .find(|id| !seen.contains(*id))
+        {
+            return Err(fault(
+                &config_path,
+                None,
+                format!("there is no task \"{}\"", id.escape_default()),
+            ));
+        }
         if ready.is_empty() {
             return Err(fault(
                 path,
@@ -134,7 +224,16 @@ impl Suite {
                 .file_name()
                 .map_or_else(|| "suite".to_owned(), |name| name.to_string_lossy().into_owned())
         });
-        let digest = hex::encode(Sha256::digest(json!(ready).to_string().as_bytes()));
+        let mut hash = Sha256::new();
+        hash.update(json!(ready).to_string().as_bytes());
+        for task in &ready {
+            let folder = task.harbor.as_ref().map(|harbor| harbor.directory.clone());
+            let workspace = task.workspace.as_ref().map(|workspace| directory.join(workspace));
+            for place in folder.into_iter().chain(workspace) {
+                hash_files(&mut hash, &place)?;
+            }
+        }
+        let digest = hex::encode(hash.finalize());
         Ok(Self {
             name,
             directory,
@@ -187,6 +286,65 @@ fn files_of(path: &Path) -> Result<(PathBuf, Vec<PathBuf>), EvalError> {
     Ok((path.to_path_buf(), files))
 }
 
+/// Task folders of the format of Harbor: the directory itself, or those in it.
+fn harbor_folders(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, EvalError> {
+    if !path.is_dir() {
+        return Ok(Vec::new());
+    }
+    if is_task(path) {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|source| EvalError::Read {
+        path: directory.to_path_buf(),
+        source,
+    })? {
+        let found = entry
+            .map_err(|source| EvalError::Read {
+                path: directory.to_path_buf(),
+                source,
+            })?
+            .path();
+        if found.is_dir() && is_task(&found) {
+            folders.push(found);
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// Takes the names and bytes of every file below a directory into a digest.
+fn hash_files(hash: &mut Sha256, directory: &Path) -> Result<(), EvalError> {
+    let failed = |source| EvalError::Read {
+        path: directory.to_path_buf(),
+        source,
+    };
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory)
+        .map_err(failed)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            hash_files(hash, &path)?;
+        } else {
+            let bytes = fs::read(&path).map_err(|source| EvalError::Read {
+                path: path.clone(),
+                source,
+            })?;
+            hash.update(
+                path.file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default(),
+            );
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(&bytes);
+        }
+    }
+    Ok(())
+}
+
 fn prepare(config: &SuiteFile, task: Task) -> Result<ReadyTask, String> {
     let mut messages = match (task.prompt, task.messages) {
         (Some(prompt), None) => vec![json!({"role": "user", "content": prompt})],
@@ -216,6 +374,9 @@ fn prepare(config: &SuiteFile, task: Task) -> Result<ReadyTask, String> {
         request,
         checker,
         protected: task.protected,
+        workspace: task.workspace,
+        sealed: task.sealed,
+        harbor: None,
     })
 }
 

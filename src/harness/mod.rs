@@ -4,6 +4,8 @@
 
 pub mod adapter;
 pub mod client;
+pub mod episode;
+pub mod evolve;
 pub mod manifest;
 pub mod sandbox;
 pub mod tree;

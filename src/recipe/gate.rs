@@ -45,6 +45,8 @@ pub enum EvaluatorKind {
     Holdout,
     /// An external program that measures both sides by itself (JSON lines).
     Program,
+    /// The tasks of the directory named by `suite`, done by the agent itself on both trees.
+    Episodes,
 }
 
 /// How the error probability is spread over the candidates of a scenario.
@@ -191,12 +193,12 @@ impl GateSpec {
             (
                 needs_measurement && !measured,
                 "evaluator",
-                "is needed by this selector: use suite, holdout or program",
+                "is needed by this selector: use suite, holdout, episodes or program",
             ),
             (
-                self.evaluator == EvaluatorKind::Suite && self.suite.is_none(),
+                matches!(self.evaluator, EvaluatorKind::Suite | EvaluatorKind::Episodes) && self.suite.is_none(),
                 "suite",
-                "is needed when evaluator is suite",
+                "is needed when evaluator is suite or episodes",
             ),
             (
                 matches!(self.evaluator, EvaluatorKind::Holdout | EvaluatorKind::Program) && self.command.is_empty(),

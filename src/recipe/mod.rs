@@ -3,12 +3,14 @@
 //! error that names the recipe file and key.
 
 mod error;
+mod evolution;
 mod gate;
 mod model;
 mod registry;
 mod resolve;
 
 pub use error::RecipeError;
+pub use evolution::{EpisodeSpec, EvolutionBudget, EvolutionSpec, IsolationRule, PriceSpec, ProposerKind, PublishMode};
 pub use gate::{EvaluatorKind, GateSpec, SelectorKind, Spending};
 pub use model::{
     BatchSpec, BudgetSpec, ObjectiveSpec, ProcessorKind, ProcessorSpec, Recipe, SurfaceKind, SurfaceSpec, TrainerKind,

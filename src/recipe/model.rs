@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::GateSpec;
+use super::{EvaluatorKind, EvolutionSpec, GateSpec};
 use crate::domain::TrainingMode;
 
 /// A complete recipe: what experience it takes, how it learns from it, and what it takes to be released.
@@ -43,6 +43,9 @@ pub struct Recipe {
     /// What automatic steps may cost.
     #[serde(default)]
     pub budget: BudgetSpec,
+    /// How a harness tree is changed.
+    #[serde(default)]
+    pub evolution: EvolutionSpec,
     /// The directory relative paths start at; `None` for a built-in recipe.
     #[serde(skip)]
     pub directory: Option<PathBuf>,
@@ -188,6 +191,8 @@ pub enum TrainerKind {
     Torch,
     /// An external program.
     Program,
+    /// A proposer, which changes a harness tree by `[evolution]`.
+    Proposer,
 }
 
 /// `[trainer]`
@@ -360,6 +365,17 @@ impl Recipe {
                 "surface.kind",
                 "is needed: lora-adapter, checkpoint or harness",
             ),
+            (
+                (self.trainer.backend == TrainerKind::Proposer) != (self.surface.kind == SurfaceKind::Harness)
+                    && self.trainer.backend != TrainerKind::Program,
+                "trainer.backend",
+                "proposer goes with surface.kind harness, and with nothing else",
+            ),
+            (
+                self.gate.evaluator == EvaluatorKind::Episodes && self.surface.kind != SurfaceKind::Harness,
+                "gate.evaluator",
+                "episodes measures harness trees only (surface.kind harness)",
+            ),
         ];
         faults
             .into_iter()
@@ -369,6 +385,11 @@ impl Recipe {
                 self.gate
                     .fault()
                     .map(|(key, rule)| (format!("gate.{key}"), rule.to_owned()))
+            })
+            .or_else(|| {
+                self.evolution
+                    .fault()
+                    .map(|(key, rule)| (format!("evolution.{key}"), rule.to_owned()))
             })
     }
 

@@ -7,7 +7,7 @@ pub(super) struct BuiltIn {
     pub(super) text: &'static str,
 }
 
-pub(super) const BUILT_IN: [BuiltIn; 4] = [
+pub(super) const BUILT_IN: [BuiltIn; 5] = [
     BuiltIn {
         name: "none",
         text: include_str!("../../recipes/none/recipe.toml"),
@@ -24,6 +24,10 @@ pub(super) const BUILT_IN: [BuiltIn; 4] = [
         name: "sft",
         text: include_str!("../../recipes/sft/recipe.toml"),
     },
+    BuiltIn {
+        name: "evolve",
+        text: include_str!("../../recipes/evolve/recipe.toml"),
+    },
 ];
 
 /// The built-in recipe a reference names: its own name, `recipe` for the record-only one, or a dotted upstream
@@ -31,6 +35,11 @@ pub(super) const BUILT_IN: [BuiltIn; 4] = [
 pub(super) fn find(reference: &str) -> Option<&'static BuiltIn> {
     let name = match reference {
         "recipe" | "reef.recipe:Recipe" | "reef.recipe.base:Recipe" => "none",
+        // The upstream project evolves harnesses under these names.
+        "reefine"
+        | "harness_evolve"
+        | "recipes.reefine.recipe:ReefineRecipe"
+        | "recipes.harness_evolve.recipe:CordisRecipe" => "evolve",
         other => other
             .strip_prefix("recipes.")
             .and_then(|rest| rest.split_once(".recipe:"))

@@ -32,7 +32,7 @@ const FLAT: [(&str, &[&str]); 15] = [
 ];
 
 /// Tables of a recipe, in which a setting may also be given in full.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "processor",
     "batch",
     "objective",
@@ -40,6 +40,7 @@ const TABLES: [&str; 7] = [
     "gate",
     "surface",
     "budget",
+    "evolution",
 ];
 
 /// Tables whose keys belong to the trainer: it spells them with underscores.
@@ -160,7 +161,10 @@ fn normalise(table: &mut Table, path: &mut Vec<String>) {
         .any(|prefix| path.len() >= prefix.len() && prefix.iter().zip(path.iter()).all(|(a, b)| a == b));
     let entries: Vec<(String, Value)> = std::mem::take(table).into_iter().collect();
     for (key, mut value) in entries {
-        let key = if foreign {
+        // The names of models are nobody's to spell.
+        let key = if *path == ["evolution", "prices"] {
+            key
+        } else if foreign {
             key.replace('-', "_")
         } else {
             key.replace('_', "-")

@@ -21,7 +21,7 @@ pub use catalog::{CatalogRow, catalog_row, commit_row};
 pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
 pub use drive::{
     Answering, Ask, BaseModel, CONSUMER, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn, Watch,
-    driver_of,
+    Workshop, driver_of,
 };
 pub use live::{TorchLive, files_of};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};

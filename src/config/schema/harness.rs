@@ -13,6 +13,8 @@ section! {
         /// The tree every new scenario starts with: a JSON or TOML file of entries, or a directory with `AGENTS.md`,
         /// `rules/`, `commands/`, `skills/` and `extensions/`. An empty tree without it.
         seed: Option<PathBuf>;
+        /// The agent's program, for episodes of an evolving tree; found on the search path without it.
+        binary: Option<PathBuf>;
         /// A directory of further adapter descriptors, one TOML file each.
         adapters: Option<PathBuf>;
         /// Ids of entries whose text may look like an injected directive, because a person read it: a rule that quotes

@@ -171,7 +171,7 @@ fn dev(root: &Path) -> io::Result<()> {
     fs::create_dir_all(&dev)?;
     for name in ["null", "zero", "full", "random", "urandom"] {
         fs::write(dev.join(name), "")?;
-        mount_bind(&Path::new("/dev").join(name), dev.join(name))?;
+        mount_bind(Path::new("/dev").join(name), dev.join(name))?;
     }
     for (name, target) in [
         ("fd", "/proc/self/fd"),

@@ -99,7 +99,7 @@ fn start(phase: &Phase, directory: &Path, root: &str, limits: &Limits, user: Use
         // Taking another id from root drops every capability and supplementary group.
         command.uid(id).gid(id);
     }
-    confine(&mut command, limits.clone(), user);
+    confine(&mut command, limits, user);
     command.spawn()
 }
 
@@ -107,7 +107,8 @@ fn start(phase: &Phase, directory: &Path, root: &str, limits: &Limits, user: Use
     unsafe_code,
     reason = "limits and the user namespace are set between fork and exec, which has no safe form"
 )]
-fn confine(command: &mut Command, limits: Limits, user: User) {
+fn confine(command: &mut Command, limits: &Limits, user: User) {
+    let (processes, cpu, bytes) = (limits.processes, limits.cpu_seconds, limits.disk_bytes);
     // SAFETY: between fork and exec only system calls are made, on values prepared before; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
@@ -118,15 +119,11 @@ fn confine(command: &mut Command, limits: Limits, user: User) {
                 proc_write(c"/proc/self/gid_map", INNER_MAP)?;
             }
             // Where it is the same user as ours, the kernel would count our own processes too.
-            let processes = if user == User::Same {
-                None
-            } else {
-                Some(limits.processes)
-            };
+            let processes = if user == User::Same { None } else { Some(processes) };
             for (resource, limit) in [
                 (Resource::Nproc, processes),
-                (Resource::Cpu, Some(limits.cpu_seconds)),
-                (Resource::Fsize, Some(limits.disk_bytes)),
+                (Resource::Cpu, Some(cpu)),
+                (Resource::Fsize, Some(bytes)),
                 (Resource::Core, Some(0)),
             ] {
                 if limit.is_some() {

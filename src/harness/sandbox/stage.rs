@@ -194,7 +194,7 @@ impl Init {
         if said.is_empty() {
             return Err(io::Error::other("process 1 died"));
         }
-        Ok(serde_json::from_str::<Result<PhaseOutcome, String>>(&said)?.map_err(io::Error::other)?)
+        serde_json::from_str::<Result<PhaseOutcome, String>>(&said)?.map_err(io::Error::other)
     }
 
     fn end(&mut self) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::LoopError;
+use super::{LoopError, Workshop};
 use crate::domain::{ContentId, ContentKind, FrozenRelease, ReleaseId, ScenarioName, Verdict};
 use crate::engine::Engine;
 use crate::engine::torch::TorchHandle;
@@ -49,6 +49,7 @@ pub struct Hands {
     answering: Option<Answering>,
     embedded: Option<Embedded>,
     judge: Option<Arc<dyn Engine>>,
+    workshop: Option<Workshop>,
 }
 
 impl std::fmt::Debug for Hands {
@@ -95,6 +96,7 @@ impl Hands {
             answering,
             embedded,
             judge,
+            workshop: None,
         })
     }
 
@@ -107,7 +109,30 @@ impl Hands {
             }),
             embedded: None,
             judge,
+            workshop: None,
         }
+    }
+
+    /// With what the evolution of harness trees needs.
+    #[must_use]
+    pub fn with_workshop(mut self, workshop: Workshop) -> Self {
+        self.workshop = Some(workshop);
+        self
+    }
+
+    pub(super) fn workshop(&self) -> Result<&Workshop, LoopError> {
+        self.workshop.as_ref().ok_or_else(|| LoopError::Trainer {
+            reason: "nothing is configured that could run an agent: name a model (inference.upstream-url)".to_owned(),
+        })
+    }
+
+    /// Who answers the questions of `judge` checkers when no side of a contest is a load of its own.
+    pub(super) fn judge_as(&self, scenario: &ScenarioName, release: &FrozenRelease) -> Option<Side> {
+        self.judge.as_ref().map(|engine| Side {
+            engine: Arc::clone(engine),
+            scenario: scenario.clone(),
+            release: release.clone(),
+        })
     }
 
     pub(super) fn embedded(&self) -> Result<&Embedded, LoopError> {

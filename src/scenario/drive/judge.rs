@@ -35,6 +35,7 @@ impl Driver {
             EvaluatorKind::Program => eval::judge_by_program(spec, level, seed, compared, directory, cancel, &heard)
                 .await
                 .map_err(|error| refused(&error, cancel))?,
+            EvaluatorKind::Episodes => self.judge_tree(job, compared, level, cancel, &heard).await?,
             EvaluatorKind::Suite | EvaluatorKind::Holdout => {
                 let (questions, draw) = self.questions(job).await?;
                 let terms = Terms {

@@ -6,6 +6,7 @@ mod budget;
 mod collect;
 mod embedded;
 mod error;
+mod evolve;
 mod hands;
 mod judge;
 mod lease;
@@ -18,6 +19,7 @@ mod state;
 mod trainer;
 
 pub use error::LoopError;
+pub use evolve::Workshop;
 pub use hands::{Answering, BaseModel, Hands};
 pub use lease::{Lease, driver_of};
 pub use live::Live;

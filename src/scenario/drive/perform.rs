@@ -40,7 +40,10 @@ impl Driver {
         let effect = state::next(job, &facts);
         tracing::debug!(scenario = %job.scenario, step = job.step, batch = %job.batch, ?effect, "loop");
         let done = match effect {
-            Effect::Close => return self.close(job).await,
+            Effect::Close => {
+                self.attempt_recovered(job).await?;
+                return self.close(job).await;
+            }
             Effect::WaitUntil(until_us) => {
                 let error = job.error.clone().unwrap_or_default();
                 return Ok(Some(Turn::Waiting { until_us, error }));
@@ -119,7 +122,8 @@ impl Driver {
         cancel: &CancellationToken,
         watch: Watch<'_>,
     ) -> Result<Option<Unreleased>, LoopError> {
-        if let Some(reason) = self.nothing_to_learn(manifest) {
+        let asked = self.evolves() && (manifest.instruction.is_some() || manifest.proposal.is_some());
+        if let Some(reason) = self.nothing_to_learn(manifest).filter(|_| !asked) {
             let mut metrics = self.step_metrics(job, manifest);
             metrics.insert("skipped".into(), json!(reason));
             return Ok(Some(Unreleased {
@@ -220,6 +224,7 @@ impl Driver {
         match self.inner.recipe.trainer.backend {
             TrainerKind::Program => train_by_program(&self.inner.recipe, order, cancel, &heard).await,
             TrainerKind::Torch => self.train_embedded(job, manifest, order, cancel, &heard).await,
+            TrainerKind::Proposer => self.evolve(job, manifest, order, cancel, &heard).await,
             TrainerKind::None => Err(LoopError::Trainer {
                 reason: "the recipe names no trainer".to_owned(),
             }),

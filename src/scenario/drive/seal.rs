@@ -29,6 +29,9 @@ pub(super) struct Manifest {
     /// The instruction that asked for it, as sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<Value>,
+    /// The proposal of an agent or a person that it tries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<String>,
 }
 
 impl Manifest {
@@ -81,6 +84,10 @@ impl Driver {
             TrainingMode::Auto => None,
             TrainingMode::Manual | TrainingMode::Hybrid => self.next_instruction(scenario).await?,
         };
+        let proposal = match instruction {
+            None if self.evolves() && mode != TrainingMode::Manual => self.next_proposal(scenario).await?,
+            _ => None,
+        };
         let seal = if instruction.is_some() || ask == Ask::Now {
             Seal::Now
         } else {
@@ -96,10 +103,15 @@ impl Driver {
                 return Ok(Sealing::Nothing(Some(reason)));
             }
         }
-        let Some((sealed, lags)) = self
-            .seal_sound(scenario, seal, waiting, &serving, instruction.as_ref())
-            .await?
-        else {
+        let sealed = match &proposal {
+            // What waits for a batch goes on waiting: the change is there already.
+            Some(proposal) => Some((proposal_batch(proposal)?, Vec::new())),
+            None => {
+                self.seal_sound(scenario, seal, waiting, &serving, instruction.as_ref())
+                    .await?
+            }
+        };
+        let Some((sealed, lags)) = sealed else {
             return Ok(Sealing::Nothing(None));
         };
         let manifest = Manifest {
@@ -110,6 +122,7 @@ impl Driver {
             instruction: instruction
                 .as_ref()
                 .and_then(|record| serde_json::from_slice(&record.bodies.as_ref()?.request).ok()),
+            proposal,
             train: sealed.train,
             holdout: sealed.holdout,
         };
@@ -250,7 +263,25 @@ impl Driver {
             .pop())
     }
 
+    /// The oldest proposal nobody has tried yet.
+    async fn next_proposal(&self, scenario: &ScenarioName) -> Result<Option<String>, LoopError> {
+        let name = scenario.clone();
+        let next = self.read(move |experience| experience.proposal_next(&name)).await?;
+        let Some(proposal) = next else { return Ok(None) };
+        self.experience()
+            .proposal_set(proposal.id.clone(), "claimed", None)
+            .await?;
+        Ok(Some(proposal.id))
+    }
+
     async fn over_budget(&self, scenario: &ScenarioName) -> Result<Option<String>, LoopError> {
+        if self.evolves() {
+            let name = scenario.clone();
+            let today = self.read(move |experience| experience.spent_today(&name)).await?;
+            if let Err(reason) = super::evolve::day_budget(&self.inner.recipe.evolution, &today) {
+                return Ok(Some(reason));
+            }
+        }
         let limits = &self.inner.recipe.budget;
         if *limits == crate::recipe::BudgetSpec::default() {
             return Ok(None);
@@ -322,6 +353,15 @@ impl Driver {
             .find_map(|sample| serving.admit(&sample.produced, &window).err())
             .map(crate::scenario::processor::StaleReason::as_str))
     }
+}
+
+/// The batch of a proposal: its id says which, and there is nothing in it.
+fn proposal_batch(id: &str) -> Result<Sealed, LoopError> {
+    Ok(Sealed {
+        id: BatchId::new(format!("proposal:{id}"))?,
+        train: Vec::new(),
+        holdout: Vec::new(),
+    })
 }
 
 fn instruction_batch(scenario: &ScenarioName, id: &RecordId) -> Result<BatchId, LoopError> {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::seal::{Manifest, hit};
 use super::{CONSUMER, Driver, Ended, LoopError, Turn};
 use crate::domain::{Operation, Outcome, RecordId, ReleaseId};
-use crate::experience::{BatchUse, Consumption, Job, UnreleasedStep};
+use crate::experience::{AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
 use crate::release::{Provenance, Source};
 use crate::scenario::{Candidate, PublishError};
 
@@ -22,7 +22,7 @@ impl Driver {
             .publish(Candidate {
                 scenario: job.scenario.clone(),
                 dir: self.job_dir(job).join("candidate"),
-                components: None,
+                components: self.evolves().then(crate::scenario::harness_component),
                 expected: job.base.clone(),
                 operation: Operation::Training,
                 held,
@@ -53,6 +53,13 @@ impl Driver {
             .as_ref()
             .map(|verdict| verdict.reason.clone())
             .unwrap_or_default();
+        let state = if held {
+            AttemptState::Held
+        } else {
+            AttemptState::Published
+        };
+        let made = Some(published.release_id.clone());
+        self.attempt_ended(job, state, published.step, made, &reason).await?;
         self.experience().job_end(job.id, outcome, reason.clone()).await?;
         self.carry(job).await?;
         self.discard(job).await?;
@@ -160,6 +167,13 @@ impl Driver {
             )
             .await?;
         hit("loop::after_record")?;
+        let state = if unreleased.rejected {
+            AttemptState::Rejected
+        } else {
+            AttemptState::Skipped
+        };
+        self.attempt_ended(job, state, Some(step), None, &unreleased.reason)
+            .await?;
         self.experience()
             .job_end(job.id, unreleased.outcome, unreleased.reason.clone())
             .await?;

@@ -1,0 +1,310 @@
+//! Harbor task folders, run without Python and without a container: `task.toml`, `instruction.md`, an environment, and
+//! tests that come after the agent and write a reward.
+//!
+//! The sandbox is the environment. Of a Dockerfile it follows WORKDIR, ENV and COPY; a task that installs or builds
+//! something needs a container engine and is refused when the suite is read, not scored as a failure.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::harness::sandbox::{Ended, Input, Output, Phase, PhaseOutcome};
+
+/// A task folder, read and checked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HarborTask {
+    /// The folder.
+    pub directory: PathBuf,
+    /// What is asked.
+    pub instruction: String,
+    /// Where the agent works.
+    pub workdir: String,
+    /// What the environment copies: from here, to inside.
+    pub copies: Vec<(PathBuf, String)>,
+    /// Variables of the environment and of the verifier.
+    pub env: BTreeMap<String, String>,
+    /// Seconds the agent may take.
+    pub agent_s: f64,
+    /// Seconds the tests may take.
+    pub verifier_s: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct TaskFile {
+    #[serde(default)]
+    verifier: Section,
+    #[serde(default)]
+    agent: Section,
+    #[serde(default)]
+    environment: Environment,
+    #[serde(default)]
+    steps: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Section {
+    timeout_sec: Option<f64>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Environment {
+    docker_image: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    workdir: Option<String>,
+    network_mode: Option<String>,
+    #[serde(default)]
+    gpus: f64,
+}
+
+/// Whether a folder is a task.
+pub(super) fn is_task(directory: &Path) -> bool {
+    directory.join("task.toml").is_file() && directory.join("instruction.md").is_file()
+}
+
+impl HarborTask {
+    /// Reads a folder. The error says what it needs that is not here.
+    pub fn load(directory: &Path) -> Result<Self, String> {
+        let read = |name: &str| fs::read_to_string(directory.join(name)).map_err(|error| format!("{name}: {error}"));
+        let file: TaskFile = toml::from_str(&read("task.toml")?).map_err(|error| format!("task.toml: {error}"))?;
+        let instruction = read("instruction.md")?;
+        if instruction.trim().is_empty() {
+            return Err("instruction.md is empty".to_owned());
+        }
+        if !directory.join("tests/test.sh").is_file() {
+            return Err("tests/test.sh is missing".to_owned());
+        }
+        if file.steps.is_some() {
+            return Err("tasks of several steps are not run here".to_owned());
+        }
+        if file.environment.gpus > 0.0 {
+            return Err("it asks for a GPU".to_owned());
+        }
+        if matches!(file.environment.network_mode.as_deref(), Some("public" | "allowlist")) {
+            return Err("it asks for a network, which episodes do not have".to_owned());
+        }
+        if file.environment.docker_image.is_some() {
+            return Err("it runs in a container image, which needs a container engine".to_owned());
+        }
+        let environment = directory.join("environment");
+        if environment.join("docker-compose.yaml").exists() || environment.join("docker-compose.yml").exists() {
+            return Err("it runs several containers, which needs a container engine".to_owned());
+        }
+        let mut task = Self {
+            directory: directory.to_path_buf(),
+            instruction,
+            workdir: file.environment.workdir.clone().unwrap_or_else(|| "/app".to_owned()),
+            copies: Vec::new(),
+            env: file.environment.env,
+            agent_s: file.agent.timeout_sec.unwrap_or(600.0),
+            verifier_s: file.verifier.timeout_sec.unwrap_or(600.0),
+        };
+        task.env.extend(file.verifier.env);
+        let dockerfile = environment.join("Dockerfile");
+        if dockerfile.is_file() {
+            let text = fs::read_to_string(&dockerfile).map_err(|error| format!("Dockerfile: {error}"))?;
+            task.follow(&environment, &text)?;
+        }
+        if let Some(workdir) = file.environment.workdir {
+            task.workdir = workdir;
+        }
+        if !task.workdir.starts_with('/') || task.workdir.split('/').any(|part| part == "..") || task.workdir == "/" {
+            return Err(format!("the working directory {} is not usable", task.workdir));
+        }
+        Ok(task)
+    }
+
+    fn follow(&mut self, context: &Path, text: &str) -> Result<(), String> {
+        let joined = text.replace("\\\n", " ");
+        for line in joined.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            let rest = rest.trim();
+            match word.to_ascii_uppercase().as_str() {
+                "FROM" | "LABEL" | "USER" | "CMD" | "ENTRYPOINT" | "EXPOSE" | "SHELL" | "STOPSIGNAL" => {}
+                "WORKDIR" => self.workdir = self.place(rest),
+                "ENV" => {
+                    for pair in rest.split_whitespace() {
+                        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                        self.env.insert(name.to_owned(), value.trim_matches('"').to_owned());
+                    }
+                }
+                "COPY" | "ADD" => {
+                    let words: Vec<&str> = rest.split_whitespace().filter(|word| !word.starts_with("--")).collect();
+                    let Some((to, from)) = words.split_last() else { continue };
+                    if from.is_empty() || rest.starts_with('[') || rest.contains("--from") {
+                        return Err(format!("Dockerfile: {line} is not understood"));
+                    }
+                    for from in from {
+                        let source = context.join(from);
+                        if from.contains("..") || !source.exists() {
+                            return Err(format!("Dockerfile: {from} is not in the environment"));
+                        }
+                        let target = self.place(to);
+                        let whole = source.is_dir() || !(to.ends_with('/') || *to == ".");
+                        let name = source.file_name().map(|name| name.to_string_lossy().into_owned());
+                        let target = match name {
+                            Some(name) if !whole => format!("{}/{name}", target.trim_end_matches('/')),
+                            _ => target,
+                        };
+                        self.copies.push((source, target));
+                    }
+                }
+                "RUN" if rest.starts_with("mkdir") => {}
+                other => {
+                    return Err(format!(
+                        "Dockerfile: {other} needs a container engine; only WORKDIR, ENV and COPY are followed here"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, path: &str) -> String {
+        match path.trim_end_matches('/') {
+            "" if path.starts_with('/') => "/".to_owned(),
+            "" | "." => self.workdir.clone(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("{}/{}", self.workdir, path.trim_start_matches("./")),
+        }
+    }
+
+    /// What is there before the agent begins.
+    pub(super) fn inputs(&self) -> Vec<Input> {
+        self.copies
+            .iter()
+            .map(|(from, to)| Input {
+                from: from.clone(),
+                to: to.clone(),
+            })
+            .collect()
+    }
+
+    /// The tests, which come after the agent.
+    pub(super) fn verifier(&self, path: &str) -> Phase {
+        let mut env = self.env.clone();
+        env.insert("PATH".to_owned(), path.to_owned());
+        env.insert("HOME".to_owned(), "{root}/home".to_owned());
+        Phase {
+            name: "verifier".to_owned(),
+            argv: ["/bin/bash", "/tests/test.sh"].map(str::to_owned).to_vec(),
+            env,
+            directory: self.workdir.clone(),
+            directories: vec![
+                "/tests".to_owned(),
+                "/logs/verifier".to_owned(),
+                "/logs/agent".to_owned(),
+            ],
+            inputs: vec![Input {
+                from: self.directory.join("tests"),
+                to: "/tests".to_owned(),
+            }],
+            seconds: self.verifier_s,
+        }
+    }
+
+    /// Where the reward is copied to.
+    pub(super) fn output(to: PathBuf) -> Output {
+        Output {
+            from: "/logs/verifier".to_owned(),
+            to,
+        }
+    }
+
+    /// The reward the tests wrote. That they wrote none is a failure of theirs, not a reward of 0.
+    pub(super) fn reward(kept: &Path, verifier: Option<&PhaseOutcome>) -> Result<f64, String> {
+        let told = |what: String| {
+            let end: String = verifier.map_or(String::new(), |phase| {
+                let text = format!("{}{}", phase.stdout, phase.stderr);
+                let skip = text.chars().count().saturating_sub(200);
+                text.chars().skip(skip).collect()
+            });
+            format!("{what}; the tests said: {}", end.trim())
+        };
+        if let Some(phase) = verifier.filter(|phase| phase.ended == Ended::Timeout) {
+            return Err(told(format!("the tests took more than {:.0} s", phase.seconds)));
+        }
+        if let Ok(text) = fs::read_to_string(kept.join("reward.json")) {
+            let value: Value = serde_json::from_str(&text).map_err(|error| told(format!("reward.json: {error}")))?;
+            let direct = value.as_f64().or_else(|| value["reward"].as_f64());
+            let mean = || {
+                let numbers: Vec<f64> = value.as_object()?.values().filter_map(Value::as_f64).collect();
+                (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+            };
+            return direct
+                .or_else(mean)
+                .ok_or_else(|| told("reward.json holds no number".to_owned()));
+        }
+        match fs::read_to_string(kept.join("reward.txt")) {
+            Ok(text) => text
+                .trim()
+                .parse()
+                .ok()
+                .filter(|reward: &f64| reward.is_finite())
+                .ok_or_else(|| {
+                    told(format!(
+                        "reward.txt holds {:?}",
+                        text.trim().chars().take(40).collect::<String>()
+                    ))
+                }),
+            Err(_) => Err(told("the tests wrote no reward".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(dockerfile: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            (
+                "task.toml",
+                "version = \"1.0\"\n[agent]\ntimeout_sec = 30.0\n[metadata]\nx = 1\n",
+            ),
+            ("instruction.md", "Do it."),
+            ("tests/test.sh", "echo 1 > /logs/verifier/reward.txt"),
+            ("environment/Dockerfile", dockerfile),
+            ("environment/data/a.csv", "1"),
+        ] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_plain_environment_is_followed_and_one_that_builds_is_refused() {
+        let dir = folder("FROM ubuntu:24.04\nWORKDIR /work\nENV A=1 B=\"2\"\nCOPY data ./data\nCOPY data/a.csv ./\n");
+        let task = HarborTask::load(dir.path()).unwrap();
+        assert_eq!((task.workdir.as_str(), task.agent_s), ("/work", 30.0));
+        assert_eq!(task.env["B"], "2");
+        let places: Vec<&str> = task.copies.iter().map(|(_, to)| to.as_str()).collect();
+        assert_eq!(places, ["/work/data", "/work/a.csv"]);
+        let dir = folder("FROM ubuntu\nRUN apt-get install -y gcc\n");
+        let error = HarborTask::load(dir.path()).unwrap_err();
+        assert!(error.contains("RUN needs a container engine"), "{error}");
+    }
+
+    #[test]
+    fn a_reward_is_a_number_that_the_tests_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(HarborTask::reward(dir.path(), None).unwrap_err().contains("no reward"));
+        fs::write(dir.path().join("reward.txt"), "0.5\n").unwrap();
+        assert_eq!(HarborTask::reward(dir.path(), None), Ok(0.5));
+        fs::write(dir.path().join("reward.txt"), "nan").unwrap();
+        assert!(HarborTask::reward(dir.path(), None).is_err());
+        fs::write(dir.path().join("reward.json"), "{\"a\": 1, \"b\": 0}").unwrap();
+        assert_eq!(HarborTask::reward(dir.path(), None), Ok(0.5));
+    }
+}

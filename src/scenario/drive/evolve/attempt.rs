@@ -1,0 +1,182 @@
+//! The record of an attempt, kept beside its job: what was done, and how it ended.
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+
+use crate::domain::{BatchId, Outcome, ReleaseId};
+use crate::experience::{AttemptChange, AttemptState, Experience, Job, NewAttempt};
+use crate::scenario::drive::seal::Manifest;
+use crate::scenario::drive::{Driver, LoopError};
+
+/// Takes notes from places that cannot wait, and writes them down in order.
+pub(super) struct Journal {
+    send: Option<UnboundedSender<(&'static str, String, bool)>>,
+    writing: Option<JoinHandle<()>>,
+}
+
+impl Journal {
+    pub(super) fn open(experience: Experience, batch: &BatchId) -> Self {
+        let (send, mut receive) = unbounded_channel::<(&'static str, String, bool)>();
+        let id = batch.as_str().to_owned();
+        let writing = tokio::spawn(async move {
+            while let Some((kind, text, failed)) = receive.recv().await {
+                // Notes are for whoever watches; the step does not depend on them.
+                if let Err(error) = experience.attempt_event(id.clone(), kind, text, failed).await {
+                    tracing::warn!(%error, "what an attempt did could not be noted");
+                }
+            }
+        });
+        Self {
+            send: Some(send),
+            writing: Some(writing),
+        }
+    }
+
+    pub(super) fn note(&self, kind: &'static str, text: impl Into<String>, failed: bool) {
+        if let Some(send) = &self.send {
+            let _closed = send.send((kind, text.into(), failed));
+        }
+    }
+
+    /// Waits until everything noted is written.
+    pub(super) async fn close(mut self) {
+        self.send = None;
+        if let Some(writing) = self.writing.take() {
+            let _ended = writing.await;
+        }
+    }
+}
+
+impl Driver {
+    pub(super) async fn attempt_begin(&self, job: &Job, manifest: &Manifest) -> Result<(), LoopError> {
+        let source = match (&manifest.proposal, &job.instruction) {
+            (Some(_), _) => "proposal",
+            (None, Some(_)) => "instruction",
+            (None, None) => "failures",
+        };
+        let request = manifest
+            .proposal
+            .clone()
+            .or_else(|| job.instruction.as_ref().map(ToString::to_string));
+        self.experience()
+            .attempt_begin(NewAttempt {
+                id: job.batch.to_string(),
+                scenario: job.scenario.clone(),
+                source,
+                request,
+                base: job.base.clone(),
+            })
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn attempt_is(&self, job: &Job, state: AttemptState) -> Result<(), LoopError> {
+        self.attempt_note(
+            job,
+            AttemptChange {
+                state: Some(state),
+                ..AttemptChange::default()
+            },
+        )
+        .await
+    }
+
+    pub(super) async fn attempt_note(&self, job: &Job, change: AttemptChange) -> Result<(), LoopError> {
+        self.experience().attempt_change(job.batch.to_string(), change).await?;
+        Ok(())
+    }
+
+    /// Records the end of a step with its attempt and its proposal. Steps of other recipes have neither.
+    pub(in crate::scenario::drive) async fn attempt_ended(
+        &self,
+        job: &Job,
+        state: AttemptState,
+        step: Option<u64>,
+        release: Option<ReleaseId>,
+        reason: &str,
+    ) -> Result<(), LoopError> {
+        if !self.evolves() {
+            return Ok(());
+        }
+        let manifest = Manifest::of(job)?;
+        // A step that ended before its proposer was asked has no attempt yet.
+        self.attempt_begin(job, &manifest).await?;
+        let mut notes = Map::new();
+        if let Some(verdict) = &job.verdict {
+            let failing: std::collections::BTreeSet<&str> = verdict
+                .pairs
+                .iter()
+                .filter(|pair| {
+                    pair.candidate
+                        .is_some_and(|score| pair.current.is_some_and(|now| score < now))
+                })
+                .map(|pair| pair.task.as_str())
+                .collect();
+            notes.insert("failing".to_owned(), json!(failing));
+            notes.insert(
+                "verdict".to_owned(),
+                json!({
+                    "outcome": verdict.outcome.as_str(), "reason": verdict.reason, "figures": verdict.figures,
+                }),
+            );
+        }
+        self.attempt_note(
+            job,
+            AttemptChange {
+                state: Some(state),
+                step,
+                release,
+                outcome: Some(reason.to_owned()),
+                notes,
+                ..AttemptChange::default()
+            },
+        )
+        .await?;
+        if let Some(proposal) = manifest.proposal {
+            let words = format!("{}: {reason}", state.as_str());
+            self.experience().proposal_set(proposal, "settled", Some(words)).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for a step that an earlier process recorded before it died.
+    pub(in crate::scenario::drive) async fn attempt_recovered(&self, job: &Job) -> Result<(), LoopError> {
+        if !self.evolves() {
+            return Ok(());
+        }
+        let (name, batch) = (job.scenario.clone(), job.batch.clone());
+        let made = self
+            .read(move |experience| experience.release_of_batch(&name, &batch))
+            .await?;
+        let held = job
+            .verdict
+            .as_ref()
+            .is_some_and(|verdict| verdict.outcome == Outcome::Held);
+        let (state, step, release) = match made {
+            Some((step, release)) if held => (AttemptState::Held, Some(step), Some(release)),
+            Some((step, release)) => (AttemptState::Published, Some(step), Some(release)),
+            None if job.verdict.is_some() => (AttemptState::Rejected, Some(job.step), None),
+            None => (AttemptState::Skipped, Some(job.step), None),
+        };
+        let reason = job.verdict.as_ref().map_or_else(
+            || "settled by an earlier process".to_owned(),
+            |verdict| verdict.reason.clone(),
+        );
+        self.attempt_ended(job, state, step, release, &reason).await
+    }
+
+    /// Whether the recipe evolves a harness tree.
+    pub(in crate::scenario::drive) fn evolves(&self) -> bool {
+        self.inner.recipe.trainer.backend == crate::recipe::TrainerKind::Proposer
+    }
+}
+
+/// Figures of what was spent, for the step.
+pub(super) fn spend_figures(spent: &crate::experience::Spend, metrics: &mut Map<String, Value>) {
+    metrics.insert("model_calls".into(), json!(spent.calls));
+    metrics.insert("tokens".into(), json!(spent.tokens));
+    if spent.cost > 0.0 {
+        metrics.insert("cost".into(), json!(spent.cost));
+    }
+}

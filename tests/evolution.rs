@@ -1,0 +1,266 @@
+//! `reef train` on a recipe that evolves a harness tree: a scripted model behind a real service loop, a real agent (or a
+//! small shell agent where none is installed) in real sandboxes, the real gate.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test may panic"
+)]
+#![cfg(target_os = "linux")]
+
+mod common;
+#[path = "evolution/model.rs"]
+mod model;
+#[path = "train_loop/rig.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod rig;
+
+use common::upstream::Upstream;
+use model::{LESSON, Scripted};
+use reef::domain::{ReleaseId, TrainingMode};
+use reef::experience::{Attempt, AttemptState};
+use reef::harness::tree::{TREE_FILE, Tree};
+use rig::Rig;
+
+/// Speaks to the model like an agent does: the rules first, then the prompt, over the address and key of its files.
+const AGENT: &str = r#"#!/bin/bash
+rules=$(cat "$PI_CODING_AGENT_DIR/AGENTS.md" 2>/dev/null | tr '\n"' '  ')
+prompt=$(printf '%s' "${@: -1}" | tr '\n"' '  ')
+field() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" "$PI_CODING_AGENT_DIR/models.json" | head -1; }
+body="{\"model\":\"m\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"bash\"}}],\"messages\":[{\"role\":\"system\",\"content\":\"$rules\"},{\"role\":\"user\",\"content\":\"$prompt\"}]}"
+answer=$(curl -sS -H "Authorization: Bearer $(field apiKey)" -H 'content-type: application/json' -d "$body" "$(field baseUrl)/chat/completions")
+printf '%s\n' "$answer" > answer.json
+echo "$answer"
+"#;
+
+const SUITE: &str = r#"
+{"id": "one", "prompt": "What is the first word?", "answer": "alpha"}
+{"id": "two", "prompt": "What is the second word?", "answer": "alpha"}
+{"id": "three", "prompt": "What is the third word?", "answer": "alpha"}
+{"id": "known", "prompt": "What is already known?", "answer": "known", "protected": true}
+"#;
+
+/// A rig whose recipe evolves, with a shell agent and a scripted model.
+fn rig(upstream: &Upstream, more: &str) -> Rig {
+    let recipe = format!(
+        "format = 1\nname = \"test\"\nextends = \"evolve\"\n[batch]\nsize = 1\n[gate]\nparallel = 2\nmaximum-pairs = 40\n\
+         protected-repeats = 1\n[evolution]\nbinary = \"AGENT\"\n{more}"
+    );
+    let rig = Rig::new(
+        "format = 1\nname = \"none\"\n",
+        &[
+            ("agent/pi", AGENT),
+            ("tasks/tasks.jsonl", SUITE),
+            ("tasks/suite.toml", "name = \"words\"\n[checker]\nkind = \"exact\"\n"),
+        ],
+    );
+    let agent = rig.path("agent/pi");
+    std::process::Command::new("chmod")
+        .arg("755")
+        .arg(&agent)
+        .status()
+        .unwrap();
+    rig.write("recipe.toml", &recipe.replace("AGENT", agent.to_str().unwrap()));
+    rig.write(
+        "serve.toml",
+        &format!(
+            "[recipe]\nimplementation = \"recipe.toml\"\n[inference]\nupstream-url = \"{}\"\nupstream-model = \"scripted\"\n\
+             upstream-api-key = \"provider-secret-key\"\n",
+            upstream.url()
+        ),
+    );
+    rig
+}
+
+fn no_namespaces(run: &rig::Run) -> bool {
+    let missing = run.stderr.contains("programs cannot be isolated here");
+    if missing {
+        eprintln!("skipped: no namespaces here");
+    }
+    missing
+}
+
+fn attempts(rig: &Rig) -> Vec<Attempt> {
+    rig.experience().attempts(&rig.scenario, 100).unwrap()
+}
+
+fn tree_of(rig: &Rig, release: &ReleaseId) -> Tree {
+    let bytes = rig.publisher().repository().read_file(release, TREE_FILE).unwrap();
+    Tree::from_json(&serde_json::from_slice(&bytes.unwrap()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_failure_becomes_a_rule_that_the_agent_does_better_with() {
+    let scripted = Scripted::good();
+    let upstream = Upstream::start(scripted.clone().script());
+    let rig = rig(&upstream, "");
+    rig.graded(0, Some(0.0));
+    rig.graded(1, Some(1.0));
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    let steps = run.events("step");
+    assert_eq!(steps.len(), 1, "what went well starts nothing: {steps:?}");
+    assert_eq!(steps[0]["outcome"], "released", "{steps:?}");
+    let head = rig.head();
+    assert!(tree_of(&rig, &head).entries_json().to_string().contains(LESSON));
+    let rules = rig
+        .publisher()
+        .repository()
+        .read_file(&head, "pi-agent/AGENTS.md")
+        .unwrap();
+    assert!(String::from_utf8(rules.unwrap()).unwrap().contains(LESSON));
+    let attempt = attempts(&rig).remove(0);
+    assert_eq!(
+        (attempt.state, attempt.source.as_str()),
+        (AttemptState::Published, "failures")
+    );
+    assert_eq!(attempt.release, Some(head));
+    let events = rig.experience().attempt_events(&attempt.id, 1000).unwrap();
+    assert!(
+        events
+            .iter()
+            .any(|event| event.kind == "trial" && event.text.contains("candidate on one: score 1"))
+    );
+    // The provider's key is for the provider: no episode, no record of one, no artifact holds it.
+    let seen = upstream.seen();
+    assert!(
+        seen.iter()
+            .all(|seen| seen.header("authorization") == Some("Bearer provider-secret-key"))
+    );
+    assert!(
+        !seen
+            .iter()
+            .any(|seen| String::from_utf8_lossy(&seen.body).contains("provider-secret-key"))
+    );
+    // The proposer saw what was answered, as data.
+    let asked = scripted.proposals_asked();
+    assert!(
+        asked[0].contains("an answer") && asked[0].contains("<<<TRACE"),
+        "{}",
+        asked[0]
+    );
+}
+
+#[test]
+fn a_change_that_does_not_help_is_rejected_once_and_remembered() {
+    let scripted = Scripted::saying(&["Be polite.", "Be polite.", "Be brief."]);
+    let upstream = Upstream::start(scripted.clone().script());
+    let rig = rig(&upstream, "");
+    let before = rig.head();
+    for n in 0..3 {
+        rig.graded(n, Some(0.0));
+    }
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert!(matches!(run.code, 10 | 11), "{}\n{}", run.stdout, run.stderr);
+    assert_eq!(rig.head(), before);
+    let mut states: Vec<(AttemptState, String)> = attempts(&rig)
+        .into_iter()
+        .map(|attempt| (attempt.state, attempt.outcome.unwrap_or_default()))
+        .collect();
+    states.reverse();
+    assert_eq!(states[0].0, AttemptState::Rejected, "{states:?}");
+    assert_eq!(states[1].0, AttemptState::Skipped, "{states:?}");
+    assert!(states[1].1.contains("tried before"), "{states:?}");
+    assert_eq!(states[2].0, AttemptState::Rejected, "{states:?}");
+    let asked = scripted.proposals_asked();
+    assert!(!asked[0].contains("Be polite."), "{}", asked[0]);
+    assert!(
+        asked[1].contains("Be polite.") && asked[1].contains("rejected"),
+        "{}",
+        asked[1]
+    );
+}
+
+#[test]
+fn an_answer_that_broke_off_changes_nothing_and_says_so() {
+    let scripted = Scripted::raw("```json\n{\"reason\": \"r\", \"mutations\": [{\"op\": \"create\"");
+    let upstream = Upstream::start(scripted.clone().script());
+    let rig = rig(&upstream, "");
+    rig.graded(0, Some(0.0));
+    let before = rig.head();
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    assert_eq!(rig.head(), before);
+    let step = &run.events("step")[0];
+    assert_eq!(step["outcome"], "skipped", "{step}");
+    assert!(
+        step["reason"].as_str().unwrap().contains("malformed proposal"),
+        "{step}"
+    );
+    assert_eq!(
+        scripted.proposals_asked().len(),
+        2,
+        "it is asked once more, not for ever"
+    );
+    rig.check_whole(0);
+}
+
+#[test]
+fn an_instruction_runs_in_manual_mode_and_breaking_a_protected_task_is_never_released() {
+    let scripted = Scripted::saying(&[&format!("{LESSON} FORGET-THE-KNOWN")]);
+    let upstream = Upstream::start(scripted.clone().script());
+    let rig = rig(&upstream, "");
+    rig.graded(0, Some(0.0));
+    rig.set_mode(TrainingMode::Manual);
+    rig.instruct("i1", "always answer with the first word");
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 10, "{}\n{}", run.stdout, run.stderr);
+    let verdict = &run.events("judged")[0];
+    assert!(
+        verdict["reason"].as_str().unwrap().contains("protected task known"),
+        "{verdict}"
+    );
+    let attempt = rig.experience().attempt_of(&rig.scenario, "i1").unwrap().unwrap();
+    assert_eq!(
+        (attempt.state, attempt.source.as_str()),
+        (AttemptState::Rejected, "instruction")
+    );
+    assert!(scripted.proposals_asked()[0].contains("always answer with the first word"));
+}
+
+#[test]
+fn a_kill_at_any_stage_loses_nothing_and_repeats_nothing() {
+    let places = [
+        "evolve::before_proposal",
+        "evolve::after_proposal",
+        "loop::after_trained",
+        "evolve::before_episodes",
+        "loop::before_judged",
+        "loop::after_judged",
+        "loop::before_publish",
+        "release::after_settle",
+        "loop::before_end",
+    ];
+    for place in places {
+        let upstream = Upstream::start(Scripted::good().script());
+        let rig = rig(&upstream, "");
+        rig.graded(0, Some(0.0));
+        let first = rig.train_with(&["--json"], Some(&format!("{place}=return(kill)")));
+        if no_namespaces(&first) {
+            return;
+        }
+        assert_eq!(first.code, -9, "{place}: {}\n{}", first.stdout, first.stderr);
+        let second = rig.train(&["--json"]);
+        assert!(
+            matches!(second.code, 0 | 3),
+            "{place}: {}\n{}",
+            second.stdout,
+            second.stderr
+        );
+        rig.check_whole(1);
+        let attempts = attempts(&rig);
+        assert_eq!(attempts.len(), 1, "{place}: {attempts:?}");
+        assert_eq!(attempts[0].state, AttemptState::Published, "{place}");
+        assert_eq!(attempts[0].release, Some(rig.head()), "{place}");
+    }
+}
