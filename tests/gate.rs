@@ -227,3 +227,176 @@ fn simulation_table() {
         None => print!("{csv}"),
     }
 }
+
+/// A proposal of a simulated proposer: what it does to each task's chance of success.
+fn proposal(rng: &mut StdRng) -> Vec<f64> {
+    let kind: f64 = rng.random();
+    let mut effect = vec![0.0; TASKS];
+    if kind < 0.60 {
+        // Most proposals are words that change nothing.
+        return effect;
+    }
+    let strength = if kind < 0.80 { 0.15 } else { -0.15 };
+    // A useful rule, or a harmful one, reaches half of the tasks.
+    for change in &mut effect {
+        if rng.random_bool(0.5) {
+            *change = strength;
+        }
+    }
+    effect
+}
+
+struct Evolution {
+    episodes: u64,
+    published: u64,
+    wrong: u64,
+    first: f64,
+    last: f64,
+}
+
+/// Forty proposals to one harness. `reuse` keeps the scores of the served tree from candidate to candidate, as
+/// `evolution.baseline-hours` does, and measures a fifth of them again.
+fn evolve(spec: &GateSpec, spending: Spending, reuse: bool, seed: u64) -> Evolution {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut rates: Vec<f64> = difficulties(&mut rng).iter().map(|rate| rate * 0.8).collect();
+    let score = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
+    let first = score(&rates);
+    let (mut episodes, mut released, mut judged, mut wrong) = (0, 0, 0, 0);
+    let mut known: std::collections::HashMap<(usize, u32), f64> = std::collections::HashMap::new();
+    for step in 0..40 {
+        let effect = proposal(&mut rng);
+        let next: Vec<f64> = rates
+            .iter()
+            .zip(&effect)
+            .map(|(rate, change)| (rate + change).clamp(0.0, 1.0))
+            .collect();
+        let tasks = (0..TASKS)
+            .map(|i| TaskRef {
+                id: format!("t{i}"),
+                protected: false,
+            })
+            .collect();
+        let level = level(spending, spec.alpha, judged, released);
+        let mut trial = Trial::new(spec.clone(), tasks, Draw::Repeated, level, format!("{seed}-{step}"));
+        while !trial.is_over() {
+            let work = trial.next(1);
+            if work.is_empty() {
+                break;
+            }
+            for a in work {
+                let candidate = f64::from(u8::from(rng.random_bool(next[a.task])));
+                episodes += 1;
+                let before = known
+                    .get(&(a.task, a.repeat))
+                    .copied()
+                    .filter(|_| reuse && !rng.random_bool(0.2));
+                let current = before.unwrap_or_else(|| {
+                    episodes += 1;
+                    f64::from(u8::from(rng.random_bool(rates[a.task])))
+                });
+                known.insert((a.task, a.repeat), current);
+                trial.record(a.index, Some(candidate), Some(current), None);
+            }
+        }
+        judged += 1;
+        if trial.verdict("suite").outcome == Outcome::Selected {
+            released += 1;
+            wrong += u64::from(score(&next) <= score(&rates) + 1e-9);
+            rates = next;
+            known.clear();
+        }
+    }
+    Evolution {
+        episodes,
+        published: released,
+        wrong,
+        first,
+        last: score(&rates),
+    }
+}
+
+/// The rules that are compared: the upstream project's defaults, its stronger settings, and ours.
+fn evolutions() -> Vec<(&'static str, GateSpec, Spending, bool)> {
+    let counted = |repeats: u32, margin: i64| GateSpec {
+        repeats,
+        margin,
+        ..gate(SelectorKind::WinMargin)
+    };
+    vec![
+        ("wins - losses > 0, 1 repeat", counted(1, 0), Spending::Candidate, false),
+        (
+            "wins - losses > 2, 3 repeats",
+            counted(3, 2),
+            Spending::Candidate,
+            false,
+        ),
+        (
+            "paired, alpha per candidate",
+            gate(SelectorKind::Paired),
+            Spending::Candidate,
+            false,
+        ),
+        (
+            "paired, alpha per scenario",
+            gate(SelectorKind::Paired),
+            Spending::Scenario,
+            false,
+        ),
+        (
+            "paired, alpha per scenario, known baselines",
+            gate(SelectorKind::Paired),
+            Spending::Scenario,
+            true,
+        ),
+    ]
+}
+
+#[test]
+fn a_loop_that_counts_wins_wanders_and_one_that_tests_climbs() {
+    let mean =
+        |of: &dyn Fn(&Evolution) -> f64, runs: &[Evolution]| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+    let mut seen = Vec::new();
+    for (_, spec, spending, reuse) in evolutions() {
+        let runs: Vec<Evolution> = (0..4).map(|seed| evolve(&spec, spending, reuse, seed)).collect();
+        seen.push((
+            mean(&|run| run.wrong as f64, &runs),
+            mean(&|run| run.episodes as f64, &runs),
+        ));
+    }
+    let (counted, tested, reused) = (seen[0], seen[3], seen[4]);
+    assert!(counted.0 >= 5.0 && tested.0 <= 1.0, "{seen:?}");
+    assert!(reused.1 < 0.8 * tested.1, "known baselines save episodes: {seen:?}");
+}
+
+#[test]
+#[ignore = "about a minute; scripts/experiments/evolution-loop.sh runs it"]
+fn loop_table() {
+    let mut csv = String::from("rule,seed,episodes,published,wrong,first_score,final_score\n");
+    let mut summary = String::from("\nrule,seeds,mean_episodes,mean_published,mean_wrong,mean_gain\n");
+    for (name, spec, spending, reuse) in evolutions() {
+        let runs: Vec<Evolution> = (0..20).map(|seed| evolve(&spec, spending, reuse, seed)).collect();
+        for (seed, run) in runs.iter().enumerate() {
+            writeln!(
+                csv,
+                "\"{name}\",{seed},{},{},{},{:.4},{:.4}",
+                run.episodes, run.published, run.wrong, run.first, run.last
+            )
+            .unwrap();
+        }
+        let mean = |of: &dyn Fn(&Evolution) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+        writeln!(
+            summary,
+            "\"{name}\",20,{:.0},{:.2},{:.2},{:+.4}",
+            mean(&|run| run.episodes as f64),
+            mean(&|run| run.published as f64),
+            mean(&|run| run.wrong as f64),
+            mean(&|run| run.last - run.first)
+        )
+        .unwrap();
+    }
+    csv.push_str(&summary);
+    match std::env::var_os("REEF_SIMULATION_OUT") {
+        Some(path) => std::fs::write(path, &csv).unwrap(),
+        None => print!("{csv}"),
+    }
+}

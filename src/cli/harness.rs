@@ -6,7 +6,7 @@ use super::{CliError, Exit, learning};
 use crate::config::{EngineKind, Settings, UpstreamApi};
 use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
 use crate::harness::tree::{Policy, Tree, TreeError, check};
-use crate::recipe::SurfaceKind;
+use crate::recipe::{SurfaceKind, TrainerKind};
 use crate::scenario::Seed;
 use crate::serve::HarnessOptions;
 use crate::sys::clock;
@@ -19,6 +19,7 @@ pub(crate) struct Trees {
     pub(crate) adapters: Adapters,
     pub(crate) adapter: Adapter,
     pub(crate) policy: Policy,
+    most_proposals: Option<u32>,
     seed: Option<PathBuf>,
 }
 
@@ -35,7 +36,11 @@ pub(crate) fn adapters(settings: &Settings) -> Result<Adapters, CliError> {
 pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
     let harness = &settings.harness;
     let asked = harness.adapter.is_some() || harness.seed.is_some();
-    if !asked && learning::recipe(settings)?.is_none_or(|recipe| recipe.surface.kind != SurfaceKind::Harness) {
+    let recipe = learning::recipe(settings)?;
+    let wanted = recipe
+        .as_ref()
+        .is_some_and(|recipe| recipe.surface.kind == SurfaceKind::Harness);
+    if !asked && !wanted {
         return Ok(None);
     }
     let adapters = adapters(settings)?;
@@ -46,6 +51,9 @@ pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
         policy: Policy {
             allow_directives: harness.allow_directives.iter().cloned().collect(),
         },
+        most_proposals: recipe
+            .filter(|recipe| recipe.trainer.backend == TrainerKind::Proposer)
+            .map(|recipe| recipe.evolution.maximum_pending),
         seed: harness.seed.clone(),
     }))
 }
@@ -81,6 +89,8 @@ impl Trees {
         HarnessOptions {
             adapter: self.adapter.name,
             adapters: self.adapters,
+            policy: self.policy,
+            most_proposals: self.most_proposals,
             url: settings.reef.served_url.clone(),
             model: if upstream {
                 inference.upstream_model.clone()

@@ -95,7 +95,11 @@ fn workshop(settings: &Settings, built: &Built) -> Result<Workshop, CliError> {
         search: settings.variable("PATH").unwrap_or_default().to_owned(),
         usual: trees.adapter.name,
         adapters: trees.adapters,
-        binary: settings.harness.binary.as_ref().map(|path| settings.directory.join(path)),
+        binary: settings
+            .harness
+            .binary
+            .as_ref()
+            .map(|path| settings.directory.join(path)),
         policy: trees.policy,
     })
 }

@@ -8,6 +8,7 @@ mod drive;
 mod live;
 mod owner;
 pub mod processor;
+mod proposals;
 mod publication;
 mod publish;
 mod publish_error;
@@ -24,6 +25,7 @@ pub use drive::{
     Workshop, driver_of,
 };
 pub use live::{TorchLive, files_of};
+pub use proposals::{Answer, Inbox, Offer, OfferError};
 pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
 pub use seed::{Seed, harness_component};

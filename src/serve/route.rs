@@ -125,6 +125,7 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
             name,
             decision @ ("promote" | "reject" | "rollback"),
         ] if post => releases::decide(state, &scenario(name)?, decision, request).await,
+        ["reef", "harness", "proposals"] if post => harness::propose(state, request).await,
         ["reef", "harness", below @ ..] => match harness::answer(state, below, &request).await {
             Some(answer) => answer,
             None => unknown(&method, &parts, path),

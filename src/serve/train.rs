@@ -14,6 +14,7 @@ use super::state::State;
 use super::{headers, receive};
 use crate::domain::{ScenarioName, TrainingMode};
 use crate::experience::{LoopFacts, NewInstruction};
+use crate::harness::tree::screen_text;
 use crate::scenario::{OnMissing, driver_of};
 use crate::sys::clock;
 
@@ -74,12 +75,24 @@ pub(super) async fn train(
     ))
 }
 
+/// Refuses what looks like a credential or an injected directive. The rule is named, never the text.
+fn screen(field: &str, text: &str) -> Result<(), ApiError> {
+    match screen_text(text) {
+        Some(finding) => Err(ApiError::bad_request(
+            "screened",
+            format!("{field}: {}", finding.refusal()),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Checks an instruction and keeps what it may carry.
 fn parse(mut fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
     let mut payload = Map::new();
     let text = fields.remove("text").unwrap_or(Value::Null);
     match text.as_str() {
         Some(words) if !words.trim().is_empty() && words.chars().count() <= MAX_TEXT => {
+            screen("text", words)?;
             payload.insert("text".into(), text)
         }
         _ => {
@@ -166,6 +179,9 @@ fn parse_requires(value: &Value) -> Result<Value, ApiError> {
                     other,
                 ));
             }
+        }
+        for (name, value) in &out {
+            screen(&field(name), value.as_str().unwrap_or_default())?;
         }
         kept.push(Value::Object(out));
     }

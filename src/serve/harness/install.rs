@@ -130,6 +130,8 @@ mod tests {
         let options = HarnessOptions {
             adapters: Adapters::built_in().unwrap(),
             adapter: "pi".to_owned(),
+            policy: crate::harness::tree::Policy::default(),
+            most_proposals: None,
             url: None,
             model: None,
             api: None,

@@ -2,6 +2,9 @@
 
 mod install;
 mod manifest;
+mod proposals;
+
+pub(super) use proposals::propose;
 
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ use super::reply::{self, ReplyBody};
 use super::state::State;
 use crate::domain::ScenarioName;
 use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
+use crate::harness::tree::Policy;
 
 /// What a deployment that serves trees says about them.
 #[derive(Debug, Clone)]
@@ -27,6 +31,10 @@ pub struct HarnessOptions {
     pub url: Option<String>,
     /// The model agents are bound to, where the deployment names one.
     pub model: Option<String>,
+    /// What a person allowed in trees.
+    pub policy: Policy,
+    /// How many proposals may wait; none where the recipe evolves no tree.
+    pub most_proposals: Option<u32>,
     /// The API the engine speaks, where it is one only.
     pub api: Option<WireApi>,
 }
@@ -54,6 +62,7 @@ pub(super) async fn answer(
 pub(super) fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
         [] | ["releases" | "adapters" | "install"] => &["GET"],
+        ["proposals"] => &["POST"],
         _ => &[],
     }
 }

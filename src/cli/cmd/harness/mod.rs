@@ -3,6 +3,7 @@
 mod doctor;
 mod install;
 mod list;
+mod propose;
 mod report;
 mod rollback;
 mod run;
@@ -33,6 +34,8 @@ enum HarnessCommand {
     Install(install::InstallArgs),
     /// List what is installed on this machine
     List(list::ListArgs),
+    /// Propose a change of a scenario's tree
+    Propose(propose::ProposeArgs),
     /// Grade a run
     Report(report::ReportArgs),
     /// Go back to a release that was installed before
@@ -50,8 +53,12 @@ enum HarnessCommand {
 }
 
 pub(crate) fn run(context: &Context, args: HarnessArgs) -> Result<Exit, CliError> {
+    if let HarnessCommand::Propose(args) = &args.command {
+        return propose::run(context, args);
+    }
     context.refuse_settings("harness")?;
     match args.command {
+        HarnessCommand::Propose(args) => propose::run(context, &args),
         HarnessCommand::Doctor(args) => doctor::run(context, &args.which.find(context)?, &args.options),
         HarnessCommand::Install(args) => install::run(context, args),
         HarnessCommand::List(args) => list::run(context, args),
