@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{CliError, Exit, learning};
 use crate::config::{EngineKind, Settings, UpstreamApi};
 use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
-use crate::harness::tree::{Policy, Tree, TreeError, check};
+use crate::harness::tree::{Policy, TREE_FILE, Tree, TreeError, check, read_release};
 use crate::recipe::{SurfaceKind, TrainerKind};
 use crate::scenario::Seed;
 use crate::serve::HarnessOptions;
@@ -13,6 +13,18 @@ use crate::sys::clock;
 
 /// The adapter of a deployment that names none.
 const USUAL: &str = "pi";
+
+/// The adapter of a deployment.
+pub(crate) fn usual(settings: &Settings) -> &str {
+    settings.harness.adapter.as_deref().unwrap_or(USUAL)
+}
+
+/// What a person allowed.
+pub(crate) fn policy(settings: &Settings) -> Policy {
+    Policy {
+        allow_directives: settings.harness.allow_directives.iter().cloned().collect(),
+    }
+}
 
 /// A deployment that serves trees.
 pub(crate) struct Trees {
@@ -44,18 +56,30 @@ pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
         return Ok(None);
     }
     let adapters = adapters(settings)?;
-    let adapter = adapters.get(harness.adapter.as_deref().unwrap_or(USUAL))?.clone();
+    let adapter = adapters.get(usual(settings))?.clone();
     Ok(Some(Trees {
         adapters,
         adapter,
-        policy: Policy {
-            allow_directives: harness.allow_directives.iter().cloned().collect(),
-        },
+        policy: policy(settings),
         most_proposals: recipe
             .filter(|recipe| recipe.trainer.backend == TrainerKind::Proposer)
             .map(|recipe| recipe.evolution.maximum_pending),
         seed: harness.seed.clone(),
     }))
+}
+
+/// Holds a directory that is to become a release to what every tree has to pass, if it holds a tree.
+pub(crate) fn check_release(settings: &Settings, dir: &Path) -> Result<(), CliError> {
+    let Some(tree) = read_release(dir)? else { return Ok(()) };
+    let adapters = adapters(settings)?;
+    let adapter = adapters.get(tree.adapter.as_deref().unwrap_or(usual(settings)))?;
+    match check(&tree, adapter, &policy(settings), clock::now_us()) {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(CliError::new(
+            Exit::Usage,
+            format!("{}: {refusal}; nothing was released", dir.join(TREE_FILE).display()),
+        )),
+    }
 }
 
 impl Trees {

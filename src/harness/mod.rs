@@ -7,5 +7,6 @@ pub mod client;
 pub mod episode;
 pub mod evolve;
 pub mod manifest;
+pub mod pages;
 pub mod sandbox;
 pub mod tree;

@@ -27,6 +27,11 @@ impl Tokens {
         self.digests.is_empty()
     }
 
+    /// The digests of the accepted tokens.
+    pub(super) fn digests(&self) -> &[[u8; 32]] {
+        &self.digests
+    }
+
     /// Accepts a bearer token, or `x-api-key` where there is no `authorization` header at all.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.open() {

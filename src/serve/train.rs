@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::reply::{ReplyBody, json};
 use super::report::{invalid, object, record_id};
 use super::state::State;
-use super::{headers, receive};
+use super::{harness, headers, receive};
 use crate::domain::{ScenarioName, TrainingMode};
 use crate::experience::{LoopFacts, NewInstruction};
 use crate::harness::tree::screen_text;
@@ -70,7 +70,7 @@ pub(super) async fn train(
             "agent_record_id": appended.id,
             "scenario": scenario,
             "request_type": "train",
-            "page_path": format!("/reef/harness/requests/{}/page", appended.id),
+            "page_path": harness::page_path(state, &scenario, &format!("requests/{}/page", appended.id)),
         }),
     ))
 }

@@ -11,5 +11,7 @@
 mod common;
 
 mod admission;
+mod cli;
 mod golden;
+mod pages;
 mod server;

@@ -88,7 +88,7 @@ fn a_new_scenario_serves_its_seed_and_every_release_stays_addressable() {
     assert_eq!(chain["releases"].as_array().unwrap().len(), 1, "{chain}");
     let row = &chain["releases"][0];
     assert_eq!((&row["operation"], &row["current"]), (&json!("creation"), &json!(true)));
-    assert_eq!(row["page_path"], "/reef/harness/releases/0/page");
+    assert_eq!(row["page_path"], "/reef/harness/releases/0/page?scenario=team");
     // Another agent gets the same entries in its own files.
     let codex = get(&reef, "team", "/reef/harness?adapter=codex", &[]).json();
     assert_eq!(codex["adapter"], "codex");

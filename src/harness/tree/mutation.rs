@@ -61,6 +61,17 @@ impl Mutation {
         items.iter().enumerate().map(read).collect()
     }
 
+    /// A tree with mutations applied, whether or not it would be admitted.
+    pub fn applied(mutations: &[Self], tree: &Tree) -> Result<Tree, Refusal> {
+        let mut next = tree.clone();
+        for (at, mutation) in mutations.iter().enumerate() {
+            mutation
+                .apply(&mut next)
+                .map_err(|refusal| refusal.entry(&mutation.id).mutation(at))?;
+        }
+        Ok(next)
+    }
+
     /// Applies it to a tree.
     pub(super) fn apply(&self, tree: &mut Tree) -> Result<(), Refusal> {
         check_id(&self.id)?;

@@ -6,7 +6,7 @@ use http::header::{ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 
-use super::{HarnessOptions, adapter, options, private, scenario};
+use super::{HarnessOptions, adapter, options, page_path, private, scenario};
 use crate::domain::{ContentId, ReleaseId, ScenarioName};
 use crate::experience::{StepQuery, StepRow};
 use crate::harness::adapter::Adapter;
@@ -201,7 +201,7 @@ pub(super) async fn releases(state: &Arc<State>, headers: &HeaderMap) -> Result<
         .iter()
         .map(|step| {
             let mut row = serde_json::to_value(catalog_row(step, Some(&head))).unwrap_or_default();
-            row["page_path"] = json!(format!("/reef/harness/releases/{}/page", step.step));
+            row["page_path"] = json!(page_path(state, &name, &format!("releases/{}/page", step.step)));
             row
         })
         .collect();

@@ -1,7 +1,10 @@
 //! `/reef/harness`: the tree a scenario serves, its releases, and what installs it.
 
+mod events;
 mod install;
+mod key;
 mod manifest;
+mod pages;
 mod proposals;
 
 pub(super) use proposals::propose;
@@ -14,11 +17,13 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::query::Query;
 use super::reply::{self, ReplyBody};
 use super::state::State;
 use crate::domain::ScenarioName;
 use crate::harness::adapter::{Adapter, AdapterError, Adapters, WireApi};
 use crate::harness::tree::Policy;
+use crate::sys::clock;
 
 /// What a deployment that serves trees says about them.
 #[derive(Debug, Clone)]
@@ -48,12 +53,17 @@ pub(super) async fn answer(
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return None;
     }
+    let head_only = request.method() == Method::HEAD;
     let (headers, query) = (request.headers(), request.uri().query());
     Some(match parts {
         [] => manifest::manifest(state, headers, query).await,
         ["releases"] => manifest::releases(state, headers).await,
         ["adapters"] => adapters(state),
         ["install"] => install::script(state, headers, query).await,
+        ["releases", step, "page"] => pages::step(state, step, headers, query).await,
+        ["requests", id, "page"] => pages::request(state, id, headers, query).await,
+        ["requests", id, "progress"] => pages::progress(state, id, headers, query).await,
+        ["requests", id, "events"] if !head_only => events::events(state, id, headers, query).await,
         _ => return None,
     })
 }
@@ -61,9 +71,42 @@ pub(super) async fn answer(
 /// The methods of a path below `/reef/harness`.
 pub(super) fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
-        [] | ["releases" | "adapters" | "install"] => &["GET"],
+        []
+        | ["releases" | "adapters" | "install"]
+        | ["releases", _, "page"]
+        | ["requests", _, "page" | "progress" | "events"] => &["GET"],
         ["proposals"] => &["POST"],
         _ => &[],
+    }
+}
+
+/// Whether a request without a token is for a page of a scenario that its key opens.
+pub(super) fn opened_by_key(state: &State, request: &Request<&mut Incoming>) -> bool {
+    let path: Vec<&str> = request.uri().path().trim_end_matches('/').split('/').skip(1).collect();
+    let page = matches!(
+        path.as_slice(),
+        ["reef", "harness", "releases", _, "page"] | ["reef", "harness", "requests", _, "page" | "progress" | "events"]
+    );
+    if !page || !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return false;
+    }
+    let Ok(query) = Query::parse(request.uri().query(), &["scenario", "key"]) else {
+        return false;
+    };
+    let (Ok(Some(scenario)), Ok(Some(key))) = (query.one("scenario"), query.one("key")) else {
+        return false;
+    };
+    ScenarioName::new(scenario)
+        .is_ok_and(|scenario| key::opens(state.tokens.digests(), &scenario, key, clock::now_us()))
+}
+
+/// The address of a page, with what opens it in a browser; `below` is a path below `/reef/harness/`.
+pub(super) fn page_path(state: &State, scenario: &ScenarioName, below: &str) -> String {
+    // A scenario's name needs no escape in a query.
+    let path = format!("/reef/harness/{below}?scenario={scenario}");
+    match state.tokens.digests().first() {
+        Some(digest) => format!("{path}&key={}", key::make(digest, scenario, clock::now_us())),
+        None => path,
     }
 }
 

@@ -1,5 +1,7 @@
 //! `reef harness`
 
+mod adapters;
+mod diff;
 mod doctor;
 mod install;
 mod list;
@@ -8,6 +10,9 @@ mod report;
 mod rollback;
 mod run;
 mod setup;
+mod show;
+mod test;
+mod tree;
 mod uninstall;
 mod update;
 mod versions;
@@ -28,6 +33,10 @@ pub(crate) struct HarnessArgs {
 
 #[derive(Debug, Subcommand)]
 enum HarnessCommand {
+    /// List the agents there are adapters for, or show one
+    Adapters(adapters::AdaptersArgs),
+    /// Compare two trees, entry by entry
+    Diff(diff::DiffArgs),
     /// Check an installation: program, service, token, release
     Doctor(doctor::DoctorArgs),
     /// Install an agent with the tree a service serves for it
@@ -44,6 +53,10 @@ enum HarnessCommand {
     Run(run::RunArgs),
     /// Go through what the release needs on this machine
     Setup(setup::SetupArgs),
+    /// Show the entries of a tree
+    Show(show::ShowArgs),
+    /// Check a tree as admission does, and render it, without a service
+    Test(test::TestArgs),
     /// Remove an installation
     Uninstall(uninstall::UninstallArgs),
     /// Install the release that is served now
@@ -53,12 +66,24 @@ enum HarnessCommand {
 }
 
 pub(crate) fn run(context: &Context, args: HarnessArgs) -> Result<Exit, CliError> {
-    if let HarnessCommand::Propose(args) = &args.command {
-        return propose::run(context, args);
+    // These read a deployment's files; the others are about what is installed on this machine.
+    let reads_files = matches!(
+        args.command,
+        HarnessCommand::Adapters(_)
+            | HarnessCommand::Diff(_)
+            | HarnessCommand::Propose(_)
+            | HarnessCommand::Show(_)
+            | HarnessCommand::Test(_)
+    );
+    if !reads_files {
+        context.refuse_settings("harness")?;
     }
-    context.refuse_settings("harness")?;
     match args.command {
+        HarnessCommand::Adapters(args) => adapters::run(context, &args),
+        HarnessCommand::Diff(args) => diff::run(context, &args),
         HarnessCommand::Propose(args) => propose::run(context, &args),
+        HarnessCommand::Show(args) => show::run(context, &args),
+        HarnessCommand::Test(args) => test::run(context, &args),
         HarnessCommand::Doctor(args) => doctor::run(context, &args.which.find(context)?, &args.options),
         HarnessCommand::Install(args) => install::run(context, args),
         HarnessCommand::List(args) => list::run(context, args),

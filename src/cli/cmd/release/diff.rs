@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::chain::{Chain, ScenarioOption};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
+use crate::harness::tree::TREE_FILE;
 use crate::release::{ContentChange, FileChange, TensorChange};
 
 #[derive(Debug, Args)]
@@ -52,8 +53,11 @@ pub(crate) fn run(context: &Context, args: &DiffArgs) -> Result<Exit, CliError> 
         }
         return output.text(&table.render(output.colored())).map(|()| Exit::Ok);
     }
-    for change in &changes {
+    for change in changes.iter().filter(|change| change.path != TREE_FILE) {
         output.text(&file_text(change, output.colored()))?;
+    }
+    if changes.iter().any(|change| change.path == TREE_FILE) {
+        output.note("the tree itself differs too: reef harness diff shows it entry by entry");
     }
     Ok(Exit::Ok)
 }

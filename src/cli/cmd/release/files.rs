@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use super::decide::told;
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, format, harness};
 use crate::domain::Operation;
 use crate::release::{ArtifactKind, Component, Provenance, Source};
 use crate::scenario::Candidate;
@@ -99,6 +99,7 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
 }
 
 pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliError> {
+    harness::check_release(context.settings()?, &args.source)?;
     let (chain, published) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
         let expected = match &args.expect {
