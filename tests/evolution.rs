@@ -22,6 +22,7 @@ use reef::domain::{ReleaseId, TrainingMode};
 use reef::experience::{Attempt, AttemptState};
 use reef::harness::tree::{TREE_FILE, Tree};
 use rig::Rig;
+use serde_json::json;
 
 /// Speaks to the model like an agent does: the rules first, then the prompt, over the address and key of its files.
 const AGENT: &str = r#"#!/bin/bash
@@ -263,4 +264,261 @@ fn a_kill_at_any_stage_loses_nothing_and_repeats_nothing() {
         assert_eq!(attempts[0].state, AttemptState::Published, "{place}");
         assert_eq!(attempts[0].release, Some(rig.head()), "{place}");
     }
+}
+
+/// Another command of the program on the rig's files.
+fn reef(rig: &Rig, args: &[&str]) -> std::process::Output {
+    std::process::Command::new(env!("CARGO_BIN_EXE_reef"))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", rig.path("home"))
+        .env(
+            "LD_LIBRARY_PATH",
+            std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
+        )
+        .args([
+            "-c",
+            "serve.toml",
+            "--dir",
+            rig.path("reef").to_str().unwrap(),
+            "--json",
+        ])
+        .args(args)
+        .current_dir(rig.path(""))
+        .output()
+        .unwrap()
+}
+
+fn proposal(text: &str) -> String {
+    json!({"reason": "it helps", "mutations": [
+        {"op": "create", "id": "words", "options": {"name": "rules", "config": {"text": text}}},
+    ]})
+    .to_string()
+}
+
+#[test]
+fn a_proposal_waits_is_tried_and_settles_and_a_bad_one_is_refused_at_once() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(&upstream, "maximum-pending = 1\n");
+    rig.write("good.json", &proposal(LESSON));
+    rig.write(
+        "bad.json",
+        &proposal("use the key sk-abcdefghijklmnopqrstuvwx0123456789"),
+    );
+    let propose = |file: &str| {
+        let output = reef(&rig, &["harness", "propose", file, "-s", "s"]);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.code().unwrap(), answer)
+    };
+    let (code, answer) = propose("bad.json");
+    assert_eq!((code, &answer["admitted"]), (10, &json!(false)), "{answer}");
+    assert!(
+        !answer.to_string().contains("sk-abc"),
+        "the text itself is never repeated: {answer}"
+    );
+    let (code, answer) = propose("good.json");
+    assert_eq!((code, &answer["admitted"]), (0, &json!(true)), "{answer}");
+    let id = answer["proposal_id"].as_str().unwrap().to_owned();
+    let (code, answer) = propose("good.json");
+    assert_eq!(code, 10, "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("wait already"), "{answer}");
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    let attempt = rig.experience().attempt_of(&rig.scenario, &id).unwrap().unwrap();
+    assert_eq!(
+        (attempt.state, attempt.source.as_str()),
+        (AttemptState::Published, "proposal")
+    );
+    let settled = rig.experience().proposal(&id).unwrap().unwrap();
+    assert_eq!(settled.state, "settled");
+    assert!(settled.outcome.unwrap().starts_with("published"));
+    assert!(
+        tree_of(&rig, &rig.head()).entries_json().to_string().contains(&id),
+        "the tree says who made the entry"
+    );
+    let stored = std::fs::read(rig.path("reef/experience.db")).unwrap();
+    assert!(!String::from_utf8_lossy(&stored).contains("sk-abcdefghijklmnopqrstuvwx"));
+}
+
+#[test]
+fn a_tree_that_proves_worse_later_goes_back_to_the_one_it_replaced() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(&upstream, "recheck-every = 2\n");
+    let first = rig.head();
+    rig.graded(0, Some(0.0));
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    let published = rig.head();
+    // What counts as right has changed: now the rule does harm.
+    rig.write("tasks/tasks.jsonl", &SUITE.replace("\"alpha\"", "\"I do not know.\""));
+    rig.graded(1, Some(0.0));
+    let run = rig.train(&["--json"]);
+    let steps = run.events("step");
+    let last = steps.last().unwrap();
+    assert_eq!(last["metrics"]["recheck"], true, "{}\n{}", run.stdout, run.stderr);
+    assert_eq!(last["outcome"], "released", "{last}");
+    assert_ne!(rig.head(), published);
+    assert_eq!(tree_of(&rig, &rig.head()).entries.len(), 0, "as it was at {first}");
+    let behind = rig
+        .experience()
+        .attempt_behind(&rig.scenario, &published)
+        .unwrap()
+        .unwrap();
+    assert_eq!(behind.state, AttemptState::RolledBack);
+    let again = rig.train(&["--json"]);
+    assert_eq!(again.code, 3, "it does not go back and forth: {}", again.stdout);
+}
+
+#[test]
+fn a_budget_ends_a_step_undecided_and_blocks_the_next() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(&upstream, "[evolution.budget]\nepisodes = 6\nepisodes-per-day = 6\n");
+    let before = rig.head();
+    rig.graded(0, Some(0.0));
+    rig.graded(1, Some(0.0));
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(rig.head(), before, "{}", run.stdout);
+    let steps = run.events("step");
+    assert!(steps.len() <= 1, "{steps:?}");
+    let attempt = attempts(&rig).remove(0);
+    let figures = &attempt.notes["verdict"]["figures"];
+    assert!(
+        figures["stopped"]
+            .as_str()
+            .unwrap()
+            .contains("evolution.budget.episodes"),
+        "{figures}"
+    );
+    assert!(figures["episodes"].as_u64().unwrap() <= 8, "{figures}");
+    let spent = rig.experience().spent_today(&rig.scenario).unwrap();
+    assert!(spent.episodes >= 6 && spent.tokens > 0, "{spent:?}");
+}
+
+#[test]
+fn a_model_that_is_down_is_no_evidence() {
+    let scripted = Scripted::good();
+    let answer = scripted.clone().script();
+    let upstream = Upstream::start(move |seen, n| {
+        if String::from_utf8_lossy(&seen.body).contains("You improve the harness") || seen.method == "GET" {
+            return answer(seen, n);
+        }
+        common::upstream::answer(500, "application/json", "{\"error\":{\"message\":\"down\"}}")
+    });
+    let rig = rig(&upstream, "");
+    let before = rig.head();
+    rig.graded(0, Some(0.0));
+    let run = rig.train(&["--json", "--patience", "0"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(rig.head(), before);
+    assert!(
+        run.events("step").is_empty(),
+        "the candidate waits for a measurement that works: {}",
+        run.stdout
+    );
+    assert!(
+        format!("{}{}", run.stdout, run.stderr).contains("could not measure"),
+        "{}\n{}",
+        run.stdout,
+        run.stderr
+    );
+    assert_eq!(attempts(&rig)[0].state, AttemptState::Evaluating);
+}
+
+#[test]
+fn harbor_task_folders_are_run_as_they_are() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(&upstream, "");
+    std::fs::remove_file(rig.path("tasks/tasks.jsonl")).unwrap();
+    rig.write("tasks/suite.toml", "sealed = [\"third\"]\n");
+    for name in ["first", "second", "third"] {
+        let file = |part: &str| format!("tasks/{name}/{part}");
+        rig.write(
+            &file("task.toml"),
+            "version = \"1.0\"\n[verifier]\ntimeout_sec = 30.0\n",
+        );
+        rig.write(&file("instruction.md"), &format!("What is the {name} word?"));
+        rig.write(
+            &file("environment/Dockerfile"),
+            "FROM ubuntu:24.04\nWORKDIR /work\nCOPY hint.txt ./\n",
+        );
+        rig.write(&file("environment/hint.txt"), "a hint");
+        rig.write(
+            &file("tests/test.sh"),
+            "test -f /work/hint.txt || exit 1\nif grep -q alpha /work/answer.json; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+        );
+    }
+    rig.graded(0, Some(0.0));
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    assert_eq!(run.events("step")[0]["outcome"], "released");
+    let attempt = attempts(&rig).remove(0);
+    let figures = &attempt.notes["verdict"]["figures"];
+    assert_eq!(
+        figures["sealed"],
+        json!({"tasks": 1, "measured": 1, "mean": 1.0}),
+        "{figures}"
+    );
+    let events = rig.experience().attempt_events(&attempt.id, 1000).unwrap();
+    let gate_saw_sealed = events.iter().filter(|event| event.text.contains("on third")).count();
+    assert_eq!(gate_saw_sealed, 1, "a sealed task is scored once, after the verdict");
+}
+
+#[test]
+fn a_program_in_any_language_proposes_and_its_code_waits_for_a_person() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(
+        &upstream,
+        "proposer = \"program\"\ncommand = [\"bash\", \"propose.sh\"]\nkinds = [\"rules\", \"code_extension\"]\n",
+    );
+    rig.write(
+        "propose.sh",
+        &format!(
+            r#"read -r context
+case "$context" in *'"traces":['*) ;; *) exit 9 ;; esac
+echo '{{"event":"model","id":1,"body":{{"messages":[{{"role":"user","content":"What is the first word?"}}]}}}}'
+read -r reply
+case "$reply" in *'I do not know.'*) ;; *) exit 8 ;; esac
+echo '{{"event":"check","id":2,"mutations":[{{"op":"remove","id":"nothing"}}]}}'
+read -r checked
+case "$checked" in *'"admitted":false'*) ;; *) exit 7 ;; esac
+echo '{{"event":"proposal","reason":"asked and checked","mutations":[{{"op":"create","id":"words","options":{{"name":"rules","config":{{"text":"{LESSON}"}}}}}},{{"op":"create","id":"x","options":{{"name":"code_extension","config":{{"name":"x","code":"export default function () {{}}"}}}}}}]}}'
+"#
+        ),
+    );
+    rig.graded(0, Some(0.0));
+    let before = rig.head();
+    let run = rig.train(&["--json"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
+    let step = &run.events("step")[0];
+    assert_eq!(step["outcome"], "held", "{step}");
+    assert!(step["reason"].as_str().unwrap().contains("code_extension"), "{step}");
+    assert_eq!(rig.head(), before, "what is held is not served");
+    let attempt = attempts(&rig).remove(0);
+    assert_eq!(attempt.state, AttemptState::Held);
+    let held = attempt.release.unwrap();
+    let promoted = reef(&rig, &["release", "promote", held.as_str(), "--scenario", "s"]);
+    assert!(
+        promoted.status.success(),
+        "{}",
+        String::from_utf8_lossy(&promoted.stderr)
+    );
+    assert!(tree_of(&rig, &rig.head()).get("x").is_some());
 }

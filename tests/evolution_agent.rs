@@ -53,6 +53,13 @@ const TASKS: [&str; 3] = [
     "What is the third word?",
 ];
 
+/// Tells whoever asked for the story (`scripts/experiments/evolve-demo.sh`) what happens.
+fn story(text: &str) {
+    if std::env::var_os("REEF_STORY").is_some() {
+        eprintln!("  {text}");
+    }
+}
+
 struct Circle {
     reef: Reef,
     home: tempfile::TempDir,
@@ -98,6 +105,19 @@ impl Circle {
             home: tempfile::tempdir().unwrap(),
             pi: pi.to_owned(),
         };
+        let authorization = format!("Bearer {TOKEN}");
+        let headers = [
+            ("authorization", authorization.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let created = common::http::send(
+            circle.reef.address,
+            "POST",
+            "/reef/scenarios",
+            &headers,
+            br#"{"scenario":"s"}"#,
+        );
+        assert!((200..300).contains(&created.status), "{}", created.status);
         let mut install = circle.command(Path::new(env!("CARGO_BIN_EXE_reef")));
         install
             .args(["harness", "install", "--adapter", "pi", "--scenario", "s"])
@@ -163,7 +183,9 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
     for prompt in TASKS {
         let said = circle.wrapped(&["-p", prompt]);
         assert!(said.contains("I do not know"), "{said}");
-        circle.wrapped(&["report", "--score", "0", "--feedback", "it should have said alpha"]);
+        story(&format!("reef-pi -p {prompt:?} says {:?}", said.trim()));
+        let report = circle.wrapped(&["report", "--score", "0", "--feedback", "it should have said alpha"]);
+        story(&format!("reef-pi report --score 0: report {}", report.trim()));
     }
     let begun = Instant::now();
     let steps = loop {
@@ -187,12 +209,18 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
     assert_ne!(step["release_id"], before, "{step}\n{}", circle.reef.log());
     let figures = &step["metrics"];
     assert_eq!(figures["gate_outcome"], "selected", "{step}");
+    story(&format!(
+        "the step, after {:.0} s: {}",
+        begun.elapsed().as_secs_f64(),
+        step["metrics"]
+    ));
     let asked = scripted.proposals_asked();
     assert!(asked[0].contains("it should have said alpha"), "{}", asked[0]);
     circle.wrapped(&["update"]);
     for prompt in TASKS {
         let said = circle.wrapped(&["-p", prompt]);
         assert!(said.contains("alpha"), "{said}");
+        story(&format!("reef-pi -p {prompt:?} on the new tree says {:?}", said.trim()));
     }
     let manifest = circle.get("/reef/harness");
     assert!(manifest["files"].to_string().contains(LESSON), "{manifest}");

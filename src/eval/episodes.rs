@@ -13,7 +13,7 @@ use super::checker::CheckerSpec;
 use super::harbor::HarborTask;
 use super::measure::{Measured, Side, Terms, by_judge, hold};
 use super::{Assignment, EvalError, ReadyTask, Sides, Suite, TaskRef};
-use crate::domain::{Turn, Verdict};
+use crate::domain::{Outcome, Turn, Verdict};
 use crate::harness::episode::{Episode, EpisodeOutcome, Stage};
 use crate::harness::sandbox::{Ended, Input, Isolation, Job, Output, Phase, SandboxError};
 use crate::harness::tree::Rendered;
@@ -85,6 +85,11 @@ pub async fn judge_by_episodes(
         // What ended the contest early is told in the verdict's own words only when it is the budget.
         Some(EvalError::Budget { reason }) => {
             let mut verdict = verdict;
+            // Too little was measured to say anything, and measuring it again would cost the same again.
+            if verdict.outcome == Outcome::Invalid {
+                verdict.outcome = Outcome::Inconclusive;
+            }
+            verdict.reason = format!("{reason}: {}", verdict.reason);
             verdict.figures.insert("stopped".into(), Value::String(reason));
             Ok(verdict)
         }

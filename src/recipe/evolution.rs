@@ -163,6 +163,9 @@ pub struct EvolutionSpec {
     pub prices: BTreeMap<String, PriceSpec>,
     /// Hours for which scores of the served tree are used again; 0 measures it anew for every candidate.
     pub baseline_hours: f64,
+    /// After so many steps the served tree is compared with the one it replaced, which comes back if it is better now;
+    /// 0 never.
+    pub recheck_every: u64,
     /// Share of the scores used again that are measured all the same, to notice that the model behind them changed.
     pub sentinels: f64,
 }
@@ -186,6 +189,7 @@ impl Default for EvolutionSpec {
             budget: EvolutionBudget::default(),
             prices: BTreeMap::new(),
             baseline_hours: 0.0,
+            recheck_every: 0,
             sentinels: 0.2,
         }
     }

@@ -8,6 +8,7 @@ use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::{RecordId, ScenarioName, TrainingMode};
 use crate::experience::NewInstruction;
+use crate::harness::tree::screen_text;
 use crate::sys::random;
 
 /// Ask a scenario for a training step, in words
@@ -37,6 +38,12 @@ pub(crate) struct InstructArgs {
 pub(crate) fn run(context: &Context, args: InstructArgs) -> Result<Exit, CliError> {
     if args.text.trim().is_empty() || args.text.chars().count() > 4000 {
         return Err(CliError::new(Exit::Usage, "an instruction has 1 to 4000 characters"));
+    }
+    if let Some(finding) = screen_text(&args.text) {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("the instruction: {}", finding.refusal()),
+        ));
     }
     let id = args.id.clone().unwrap_or_else(random::record_id);
     let answer = match &args.server.url {

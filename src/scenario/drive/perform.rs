@@ -122,7 +122,8 @@ impl Driver {
         cancel: &CancellationToken,
         watch: Watch<'_>,
     ) -> Result<Option<Unreleased>, LoopError> {
-        let asked = self.evolves() && (manifest.instruction.is_some() || manifest.proposal.is_some());
+        let asked = self.evolves()
+            && (manifest.instruction.is_some() || manifest.proposal.is_some() || manifest.recheck.is_some());
         if let Some(reason) = self.nothing_to_learn(manifest).filter(|_| !asked) {
             let mut metrics = self.step_metrics(job, manifest);
             metrics.insert("skipped".into(), json!(reason));

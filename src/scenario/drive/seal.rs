@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::collect::{collect, excluded};
 use super::{Ask, CONSUMER, Driver, LoopError, Waiting, budget, now_us, samples};
-use crate::domain::{BatchId, RecordId, RequestType, ScenarioName, TrainingMode};
+use crate::domain::{BatchId, RecordId, ReleaseId, RequestType, ScenarioName, TrainingMode};
 use crate::experience::{Job, NewJob, Record, RecordQuery, StepQuery};
 use crate::recipe::ProcessorKind;
 use crate::scenario::processor::{Pool, Sample, Seal, Sealed, Serving};
@@ -32,6 +32,9 @@ pub(super) struct Manifest {
     /// The proposal of an agent or a person that it tries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposal: Option<String>,
+    /// The earlier release that is compared with what is served now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recheck: Option<ReleaseId>,
 }
 
 impl Manifest {
@@ -88,6 +91,12 @@ impl Driver {
             None if self.evolves() && mode != TrainingMode::Manual => self.next_proposal(scenario).await?,
             _ => None,
         };
+        let recheck = match (&instruction, &proposal, ask) {
+            (None, None, Ask::Automatic) if self.evolves() && mode != TrainingMode::Manual => {
+                self.recheck_due(scenario, &head).await?
+            }
+            _ => None,
+        };
         let seal = if instruction.is_some() || ask == Ask::Now {
             Seal::Now
         } else {
@@ -103,10 +112,11 @@ impl Driver {
                 return Ok(Sealing::Nothing(Some(reason)));
             }
         }
-        let sealed = match &proposal {
-            // What waits for a batch goes on waiting: the change is there already.
-            Some(proposal) => Some((proposal_batch(proposal)?, Vec::new())),
-            None => {
+        let sealed = match (&proposal, &recheck) {
+            // What waits for a batch goes on waiting: the candidate is there already.
+            (Some(proposal), _) => Some((empty_batch(format!("proposal:{proposal}"))?, Vec::new())),
+            (None, Some(due)) => Some((empty_batch(due.batch.clone())?, Vec::new())),
+            (None, None) => {
                 self.seal_sound(scenario, seal, waiting, &serving, instruction.as_ref())
                     .await?
             }
@@ -123,6 +133,7 @@ impl Driver {
                 .as_ref()
                 .and_then(|record| serde_json::from_slice(&record.bodies.as_ref()?.request).ok()),
             proposal,
+            recheck: recheck.map(|due| due.target),
             train: sealed.train,
             holdout: sealed.holdout,
         };
@@ -355,10 +366,10 @@ impl Driver {
     }
 }
 
-/// The batch of a proposal: its id says which, and there is nothing in it.
-fn proposal_batch(id: &str) -> Result<Sealed, LoopError> {
+/// A batch whose id says what it is for, with nothing in it.
+fn empty_batch(id: String) -> Result<Sealed, LoopError> {
     Ok(Sealed {
-        id: BatchId::new(format!("proposal:{id}"))?,
+        id: BatchId::new(id)?,
         train: Vec::new(),
         holdout: Vec::new(),
     })

@@ -50,14 +50,16 @@ impl Journal {
 
 impl Driver {
     pub(super) async fn attempt_begin(&self, job: &Job, manifest: &Manifest) -> Result<(), LoopError> {
-        let source = match (&manifest.proposal, &job.instruction) {
-            (Some(_), _) => "proposal",
-            (None, Some(_)) => "instruction",
-            (None, None) => "failures",
+        let source = match (&manifest.proposal, &manifest.recheck, &job.instruction) {
+            (Some(_), _, _) => "proposal",
+            (None, Some(_), _) => "recheck",
+            (None, None, Some(_)) => "instruction",
+            (None, None, None) => "failures",
         };
         let request = manifest
             .proposal
             .clone()
+            .or_else(|| manifest.recheck.as_ref().map(ToString::to_string))
             .or_else(|| job.instruction.as_ref().map(ToString::to_string));
         self.experience()
             .attempt_begin(NewAttempt {
@@ -133,6 +135,9 @@ impl Driver {
             },
         )
         .await?;
+        if manifest.recheck.is_some() && state == AttemptState::Published {
+            self.mark_rolled_back(job).await?;
+        }
         if let Some(proposal) = manifest.proposal {
             let words = format!("{}: {reason}", state.as_str());
             self.experience().proposal_set(proposal, "settled", Some(words)).await?;

@@ -5,6 +5,7 @@ mod attempt;
 mod isolation;
 mod measure;
 mod propose;
+mod recheck;
 mod traces;
 
 pub(super) use measure::day_budget;

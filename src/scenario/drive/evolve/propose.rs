@@ -57,6 +57,9 @@ impl Driver {
         let base = self.files_of(&job.base).await?;
         let tree = self.blocking(move || tree_in(base.as_deref())).await?;
         let adapter = workshop.adapter(&tree)?;
+        if let Some(target) = &manifest.recheck {
+            return self.earlier(target, &adapter, order, journal).await;
+        }
         let begun = Instant::now();
         let mut metrics = Map::new();
         let proposed = match &manifest.proposal {
