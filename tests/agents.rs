@@ -58,20 +58,25 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(name: &'static str, program: &Path, api: &str, files: &Value) -> Self {
+    fn start(name: &'static str, more: &[&str]) -> Self {
         let provider = Upstream::start(provider::script);
         let url = provider.url();
         let dir = tempfile::tempdir().unwrap().keep();
-        let args = ["--upstream-url", &url, "--upstream-api-key-env", "KEY"];
+        let args = [&["--upstream-url", &url, "--upstream-api-key-env", "KEY"], more].concat();
         let reef = Reef::start_with(&dir, &args, |command| {
             command.env("KEY", provider::KEY).env("REEF_TOKEN", TOKEN);
         });
-        let stage = Self {
+        Self {
             provider,
             reef,
             home: tempfile::tempdir().unwrap(),
             name,
-        };
+        }
+    }
+
+    /// Installs these files from a manifest.
+    fn new(name: &'static str, program: &Path, api: &str, files: &Value) -> Self {
+        let stage = Self::start(name, &[]);
         let manifest = stage.home.path().join("manifest.json");
         std::fs::write(&manifest, json!({"release_id": "r1", "files": files}).to_string()).unwrap();
         let mut install = stage.command(Path::new(env!("CARGO_BIN_EXE_reef")));
@@ -168,7 +173,7 @@ impl Stage {
                 turn["receipt"].as_str().unwrap()
             ));
             assert_eq!(record["tags"]["session"], runs[0]["run"], "{record}");
-            assert_eq!(record["tags"]["release"], "r1", "{record}");
+            assert_eq!(record["tags"]["release"], runs[0]["release_id"], "{record}");
         }
 
         let (output, _) = self.wrapped(&["report", "--score", "1", "--feedback", "well done"]);
@@ -315,4 +320,46 @@ fn opencode_over_chat_completions() {
         .map(|seen| seen.json().to_string())
         .collect();
     assert!(asked.contains("Answer in one line."), "{asked}");
+}
+
+/// The way a person meets it: one line from the service, piped into a shell.
+#[test]
+fn pi_installed_by_the_line_the_service_gives() {
+    let Some(program) = installed("pi") else { return };
+    let seed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/harness/trees/portable.json");
+    let seed = seed.to_str().unwrap();
+    let stage = Stage::start(
+        "pi",
+        &[
+            "--harness.adapter",
+            "pi",
+            "--harness.seed",
+            seed,
+            "--upstream-model",
+            "text",
+        ],
+    );
+    let body = json!({"scenario": "s"}).to_string();
+    let authorization = format!("Bearer {TOKEN}");
+    let headers = [("authorization", authorization.as_str())];
+    let created = common::http::send(stage.reef.address, "POST", "/reef/scenarios", &headers, body.as_bytes());
+    assert_eq!(created.status, 201);
+    let line = format!(
+        "curl -fsS -H \"Authorization: Bearer $REEF_TOKEN\" -H 'x-reef-scenario: s' \
+         'http://{}/reef/harness/install?adapter=pi' | sh -s -- --agent-program '{}'",
+        stage.reef.address,
+        program.display()
+    );
+    let mut shell = stage.command(Path::new("/bin/sh"));
+    shell
+        .args(["-c", &line])
+        .env("REEF_TOKEN", TOKEN)
+        .env("REEF_PROGRAM", env!("CARGO_BIN_EXE_reef"));
+    stage.done(&mut shell);
+    stage.works(|prompt| words(&["-p", prompt]));
+    let asked = stage.provider.seen()[0].json().to_string();
+    assert!(asked.contains("House rules"), "{asked}");
+    let (doctor, _) = stage.wrapped(&["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("the served release is installed"), "{doctor}");
 }

@@ -98,7 +98,7 @@ pub async fn obtain(
             .hint("leave that flag out, or name the program with --agent-program"));
     }
     match install.kind {
-        Channel::Npm => from_npm(adapter, install, &prefix, path, say).await,
+        Channel::Npm => from_npm(home, adapter, install, &prefix, path, say).await,
         Channel::Pypi => Err(missing("reef cannot install it from PyPI").hint(format!(
             "install {} {} yourself and name its program with --agent-program",
             install.package, install.version
@@ -107,6 +107,7 @@ pub async fn obtain(
 }
 
 async fn from_npm(
+    home: &Home,
     adapter: &Adapter,
     install: &Install,
     prefix: &Path,
@@ -144,7 +145,9 @@ async fn from_npm(
     if let Err(error) = result {
         // The first error matters.
         let _ignored = remove_tree(&part);
-        let _only_if_empty = fs::remove_dir(parent);
+        for dir in [parent, &home.agents(), &home.data] {
+            let _only_if_empty = fs::remove_dir(dir);
+        }
         return Err(error);
     }
     let mut helpers = helper_dirs(prefix);
@@ -163,10 +166,14 @@ async fn fill_prefix(npm: &Path, packages: &[String], part: &Path, path: &OsStr)
     command
         .args([
             "install",
-            "--silent",
+            "--no-progress",
             "--no-audit",
             "--no-fund",
             "--no-update-notifier",
+            "--loglevel",
+            "error",
+            "--fetch-retries",
+            "1",
             "--prefix",
         ])
         .arg(part)
