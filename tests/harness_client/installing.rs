@@ -158,6 +158,37 @@ fn what_is_missing_or_wrong_is_one_line_and_changes_nothing() {
         assert!(!said.contains("secret"), "{said}");
         assert_eq!(rig.everything(), before, "{more:?}");
     }
+    let url = rig.service.upstream.url();
+    let mut absent = rig.reef(&[
+        "harness",
+        "install",
+        "--adapter",
+        "pi",
+        "--scenario",
+        "s",
+        "--url",
+        &url,
+        "--no-agent-install",
+    ]);
+    let said = fails(absent.env("REEF_TOKEN", TOKEN), 1);
+    assert!(said.contains("is not on this machine"), "{said}");
+    let mut no_npm = rig.reef(&[
+        "harness",
+        "install",
+        "--adapter",
+        "pi",
+        "--scenario",
+        "s",
+        "--url",
+        &url,
+    ]);
+    let said = fails(no_npm.env("REEF_TOKEN", TOKEN).env("PATH", "/nowhere"), 1);
+    assert!(said.contains("no npm on PATH"), "{said}");
+    let mut other = release("r1");
+    other["adapter"] = json!("claude");
+    rig.service.serve(other);
+    let said = fails(&mut rig.install("s", &[]), 2);
+    assert!(said.contains("a harness for claude"), "{said}");
     let said = fails(rig.install("s", &[]).env("REEF_TOKEN", "wrong"), 2);
     assert!(said.contains("refused the token"), "{said}");
     rig.service.serve(serde_json::Value::Null);

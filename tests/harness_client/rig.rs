@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::common::upstream::{Do, Seen, Upstream, answer, stream};
+use crate::common::upstream::{Do, Seen, Upstream, answer, stream, stream_head};
 
 pub const TOKEN: &str = "the-services-own-token";
 
@@ -19,9 +19,16 @@ case "$1" in
 ask) curl -sS -H "authorization: Bearer $REEF_TOKEN" -H 'content-type: application/json' \
     "$REEF_SERVICE_URL/v1/chat/completions${2:-}" -d '{"model":"m","stream":true,"messages":[]}' ;;
 call) curl -sS -o /dev/null -w '%{http_code}' -X "$2" -H "authorization: Bearer ${4:-$REEF_TOKEN}" "$REEF_SERVICE_URL$3" ;;
+slow) curl -sSN -H "authorization: Bearer $REEF_TOKEN" "$REEF_SERVICE_URL/v1/chat/completions?slow" -d '{"stream":true}' ;;
+askhold) curl -sS -o /dev/null -H "authorization: Bearer $REEF_TOKEN" "$REEF_SERVICE_URL/v1/chat/completions" -d '{}'
+    echo asked; exec cat ;;
+tty)
+    trap 'echo INT; n=$((n+1))' INT
+    test -t 0 && test -t 1 && test -t 2 && echo terminal
+    while :; do sleep 0.1; test "${n:-0}" -gt 0 && sleep 0.3 && echo "seen $n" && exit 5; done ;;
 exit) exit "$2" ;;
 die) kill -"$2" $$ ;;
-wait)
+linger)
     trap 'echo got TERM; exit 7' TERM
     trap 'echo got INT; exit 8' INT
     echo ready
@@ -41,6 +48,8 @@ esac
 pub struct Served {
     pub manifest: Value,
     pub reports: Vec<Value>,
+    /// What became of a request.
+    pub progress: Value,
     /// Answers reports with this status instead.
     pub report_status: Option<u16>,
 }
@@ -102,6 +111,15 @@ fn reply(state: &Mutex<Served>, seen: &Seen, before: usize) -> Vec<Do> {
             }
             json_answer(200, &json!({"agent_record_id": report["agent_record_id"]}))
         }
+        ("POST", "/v1/chat/completions") if seen.target.ends_with("?slow") => vec![
+            stream_head(),
+            Do::Send(b"data: first\n\n".to_vec()),
+            Do::Gate,
+            Do::Send(b"data: [DONE]\n\n".to_vec()),
+            Do::Close,
+        ],
+        ("POST", "/reef/train") => json_answer(200, &json!({"agent_record_id": "req-1", "page_path": "/page"})),
+        ("GET", "/reef/harness/requests/req-1/progress") => json_answer(200, &state.progress),
         ("POST", "/v1/chat/completions") => stream(&[
             "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n",
             &format!("data: {{\"choices\":[],\"reef\":{{\"agent_record_id\":\"receipt-{before}\"}}}}\n\n"),

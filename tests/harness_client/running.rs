@@ -56,7 +56,7 @@ fn signals_go_on_to_the_agent() {
         (rustix::process::Signal::TERM, "got TERM", 7),
         (rustix::process::Signal::INT, "got INT", 8),
     ] {
-        let (mut child, mut out) = running(&rig, &["wait"]);
+        let (mut child, mut out) = running(&rig, &["linger"]);
         assert_eq!(line(&mut out), "ready");
         let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
@@ -213,4 +213,102 @@ fn bodies_are_kept_only_where_that_was_asked_for() {
         kept["response"].as_str().unwrap().ends_with("data: [DONE]\n\n"),
         "{kept}"
     );
+}
+
+#[test]
+fn bytes_pass_as_they_come() {
+    let rig = Rig::installed("s");
+    let (mut child, mut out) = running(&rig, &["slow"]);
+    // The rest is sent only after this has arrived.
+    assert_eq!(line(&mut out), "data: first");
+    rig.service.upstream.open_gate();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "\ndata: [DONE]\n\n");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_killed_wrapper_leaves_its_receipts_to_be_graded() {
+    let rig = Rig::installed("s");
+    let (mut child, mut out) = running(&rig, &["askhold"]);
+    assert_eq!(line(&mut out), "asked");
+    let noted = || {
+        let runs = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+        (runs["runs"][0]["turns"][0]["receipt"] == "receipt-0").then_some(runs)
+    };
+    wait_for("the receipt on disk", noted);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    ok(&mut rig.wrapper(&["report", "--score", "1"]));
+    assert_eq!(rig.service.reports()[0]["references"], serde_json::json!(["receipt-0"]));
+    // The agent's root is free again.
+    assert_eq!(ok(&mut rig.wrapper(&["rules"])), "Rules of r1.\n");
+    assert!(!rig.place("s").join("root-1").exists());
+}
+
+#[test]
+fn the_terminal_is_the_agents_and_its_keys_reach_it_once() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let rig = Rig::installed("s");
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    // `setsid -c` makes the other end the controlling terminal, as a terminal emulator does.
+    let other = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(name.to_str().unwrap())
+        .unwrap();
+    let mut child = rig
+        .command("/usr/bin/setsid")
+        .args(["--ctty", "--wait"])
+        .arg(rig.path(".local/bin/reef-pi"))
+        .arg("tty")
+        .stdin(other.try_clone().unwrap())
+        .stdout(other.try_clone().unwrap())
+        .stderr(other)
+        .spawn()
+        .unwrap();
+    let mut master = std::fs::File::from(master);
+    let mut out = BufReader::new(master.try_clone().unwrap());
+    assert_eq!(line(&mut out), "terminal");
+    master.write_all(b"\x03").unwrap();
+    let mut seen = String::new();
+    while !seen.contains("seen") {
+        let next = line(&mut out);
+        seen.push_str(&next);
+    }
+    assert!(seen.ends_with("seen 1"), "one key is one signal: {seen}");
+    assert_eq!(wait_for("the end", || child.try_wait().unwrap()).code(), Some(5));
+}
+
+#[test]
+fn a_change_is_asked_for_and_waited_for() {
+    let rig = Rig::installed("s");
+    assert_eq!(
+        ok(&mut rig.wrapper(&["evolve", "Run the tests before you finish."])).trim(),
+        "req-1"
+    );
+    let sent = rig.service.upstream.only().json();
+    assert_eq!(sent["text"], "Run the tests before you finish.");
+    assert_eq!(sent["release_id"], "r1");
+    assert_eq!(sent["client"]["commands"]["curl"], true);
+    let decide = |state: &str, settled: bool| {
+        rig.service.state.lock().unwrap().progress =
+            serde_json::json!({"request_id": "req-1", "settled": settled, "state": state, "meaning": "So it is."});
+    };
+    decide("evaluating", false);
+    assert_eq!(ok(&mut rig.wrapper(&["wait", "req-1", "--poll"])).trim(), "evaluating");
+    let said = fails(&mut rig.wrapper(&["wait", "req-1", "--timeout", "0"]), 2);
+    assert!(said.contains("not decided"), "{said}");
+    for (state, code) in [("selected", 0), ("pending", 0), ("rejected", 1), ("failed", 1)] {
+        decide(state, true);
+        let output = rig.wrapper(&["harness", "more", "--wait"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{state}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), state);
+    }
+    let said = fails(&mut rig.wrapper(&["wait", "unknown"]), 2);
+    assert!(said.contains("no such route"), "{said}");
 }

@@ -97,7 +97,12 @@ pub async fn run(
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<Finished, ClientError> {
     let command = record.command();
-    let unmet = unmet(place)?;
+    let mut unmet = unmet(place)?;
+    // A program can go after it was checked off.
+    unmet.extend(requirements(place)?.into_iter().filter(|item| {
+        item.kind == "binary" && !std::env::split_paths(&options.path).any(|dir| dir.join(&item.name).is_file())
+    }));
+    unmet.dedup();
     if !unmet.is_empty() {
         let list: Vec<String> = unmet.iter().map(Requirement::line).collect();
         return Err(ClientError::new(
@@ -185,22 +190,20 @@ pub async fn run(
         ("REEF_HARNESS_SESSION".to_owned(), session),
         ("REEF_HARNESS_WRAPPER".to_owned(), record.wrapper.display().to_string()),
     ]);
-    let mut first: Vec<PathBuf> = record.program.parent().map(PathBuf::from).into_iter().collect();
-    first.extend(
-        record
-            .path
-            .iter()
-            .filter(|dir| !first.contains(dir))
-            .cloned()
-            .collect::<Vec<_>>(),
-    );
+    // What Reef installed comes first, so that an agent that starts itself finds itself and the Node.js it needs. The
+    // machine's own directories only help where a bare environment lacks them, and do not change a person's order.
+    let mut dirs: Vec<PathBuf> = record.path.clone();
+    dirs.extend(record.program.parent().map(PathBuf::from));
+    let (first, last): (Vec<PathBuf>, Vec<PathBuf>) = dirs.into_iter().partition(|dir| dir.starts_with(&record.data));
+    let path = std::env::split_paths(&options.path).chain(last);
+    let path = std::env::join_paths(path).unwrap_or(options.path);
     let has = |path: &str| mounted.files.iter().any(|file| file == path);
     let mut spawn = tokio::process::Command::new(&record.program);
     spawn
         .args(adapter.extra_arguments(has, &root, &state))
         .args(&options.args)
         .envs(env)
-        .env("PATH", joined(&first, &options.path));
+        .env("PATH", joined(&first, &path));
     let caught = super::signals::catch().map_err(at("watch", &record.program))?;
     let mut child = spawn.spawn().map_err(at("start", &record.program))?;
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);

@@ -173,6 +173,17 @@ impl Service {
         Ok(())
     }
 
+    /// Asks for a training step, in words.
+    pub async fn instruct(&self, body: &Value) -> Result<Value, ClientError> {
+        Ok(self.send(Method::POST, "/reef/train", Some(body), TIMEOUT).await?)
+    }
+
+    /// How far such a request is.
+    pub async fn progress(&self, id: &str) -> Result<Value, ClientError> {
+        let path = format!("/reef/harness/requests/{}/progress", escaped(id));
+        Ok(self.send(Method::GET, &path, None, TIMEOUT).await?)
+    }
+
     pub(super) async fn post_report(&self, body: &Value) -> Result<Value, Failed> {
         self.send(Method::POST, "/reef/report", Some(body), TIMEOUT).await
     }

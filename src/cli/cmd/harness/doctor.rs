@@ -102,6 +102,15 @@ pub(super) fn run(context: &Context, chosen: &Chosen, _options: &DoctorOptions) 
             }
         }
     }
+    let held: Vec<String> = context
+        .block_on(async { Ok(service.releases().await.unwrap_or_default()) })?
+        .iter()
+        .filter(|row| row["pending"] == true)
+        .filter_map(|row| row["release_id"].as_str().map(str::to_owned))
+        .collect();
+    if !held.is_empty() {
+        add("review", true, format!("held for review: {}", held.join(", ")));
+    }
     let waiting = chosen.place.waiting_reports()?;
     if waiting > 0 {
         add(

@@ -3,6 +3,7 @@
 mod adapters;
 mod diff;
 mod doctor;
+mod evolve;
 mod install;
 mod list;
 mod propose;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use super::{Chosen, doctor, path, report, rollback, setup, token, uninstall, update, versions};
+use super::{Chosen, doctor, evolve, path, report, rollback, setup, token, uninstall, update, versions};
 use crate::cli::args::{GlobalArgs, OutputArgs};
 use crate::cli::output::Output;
 use crate::cli::{CliError, Context, Exit};
@@ -15,8 +15,8 @@ use crate::harness::client::{Place, RunOptions, program_help, run as run_agent};
 
 /// Run an installed agent; its wrapper does this
 ///
-/// Words after `--` are the agent's, unless the first is a command of the wrapper: report, update, rollback, versions,
-/// setup, doctor, uninstall. A further `--` before it gives even that word to the agent.
+/// Words after `--` are the agent's, unless the first is a command of the wrapper: report, evolve, wait, update, rollback,
+/// versions, setup, doctor, uninstall. A further `--` before it gives even that word to the agent.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The installation's directory
@@ -47,6 +47,9 @@ struct Wrapper {
 enum WrapperCommand {
     /// Check the installation: program, service, token, release
     Doctor(doctor::DoctorOptions),
+    /// Ask for a change of the harness, in words
+    #[command(alias = "harness")]
+    Evolve(evolve::EvolveOptions),
     /// Grade a run
     Report(report::ReportOptions),
     /// Go back to a release that was installed before
@@ -59,6 +62,8 @@ enum WrapperCommand {
     Update(update::UpdateOptions),
     /// List the releases that are installed
     Versions,
+    /// Wait for a request that was made before
+    Wait(evolve::WaitOptions),
 }
 
 pub(super) fn run(context: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -82,7 +87,9 @@ pub(super) fn run(context: &Context, args: RunArgs) -> Result<Exit, CliError> {
         .unwrap_or_default()
         .to_owned();
     let own = Wrapper::command();
-    if own.get_subcommands().any(|command| command.get_name() == first) {
+    let is_own =
+        |command: &clap::Command| command.get_name() == first || command.get_all_aliases().any(|name| name == first);
+    if own.get_subcommands().any(is_own) {
         return wrapper_command(&chosen, words);
     }
     if words.len() == 1 && matches!(first.as_str(), "--help" | "-h" | "help") {
@@ -118,12 +125,14 @@ fn wrapper_command(chosen: &Chosen, words: Vec<OsString>) -> Result<Exit, CliErr
     );
     let result = match wrapper.command {
         WrapperCommand::Doctor(options) => doctor::run(&context, chosen, &options),
+        WrapperCommand::Evolve(options) => evolve::run(&context, chosen, &options),
         WrapperCommand::Report(options) => report::run(&context, chosen, options),
         WrapperCommand::Rollback(options) => rollback::run(&context, chosen, &options),
         WrapperCommand::Setup(options) => setup::run(&context, chosen, &options),
         WrapperCommand::Uninstall(options) => uninstall::run(&context, chosen, &options),
         WrapperCommand::Update(options) => update::run(&context, chosen, &options),
         WrapperCommand::Versions => versions::run(&context, chosen),
+        WrapperCommand::Wait(options) => evolve::run_wait(&context, chosen, &options),
     };
     // Rendered as these options ask, not as those of the command that started the wrapper.
     Ok(result.unwrap_or_else(|error| crate::cli::report(context.output(), &error)))
