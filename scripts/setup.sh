@@ -15,6 +15,8 @@ has git || packages+=(git)
 has git-lfs || packages+=(git-lfs)
 has curl || packages+=(curl)
 { has cc && has c++ && has make; } || packages+=(build-essential)
+# The tests of the dashboard type into a real terminal.
+has tmux || packages+=(tmux)
 has python3 || packages+=(python3)
 # Debian keeps pip and venv apart from Python.
 { has python3 && python3 -c 'import ensurepip, pip' 2>/dev/null; } || packages+=(python3-pip python3-venv)

@@ -1,4 +1,5 @@
-//! The generated reference is in step with the program. `REEF_UPDATE_DOCS=1 cargo test --test docs` rewrites it.
+//! The generated reference is in step with the program (`REEF_UPDATE_DOCS=1 cargo test --test docs` rewrites it), every
+//! command in the documentation is one the program takes, and those marked as tested are run.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,8 +8,14 @@
     reason = "a failed test may panic"
 )]
 
-use std::path::Path;
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use common::reef::Reef;
+use common::upstream::{Upstream, answer};
 
 const PAGES: [&str; 4] = [
     "cli.md",
@@ -29,13 +36,13 @@ fn the_generated_reference_is_in_step() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference");
     let mut stale = Vec::new();
     for page in PAGES {
-        let now = std::fs::read_to_string(fresh.path().join(page)).unwrap();
-        if std::fs::read_to_string(kept.join(page)).unwrap_or_default() == now {
+        let now = fs::read_to_string(fresh.path().join(page)).unwrap();
+        if fs::read_to_string(kept.join(page)).unwrap_or_default() == now {
             continue;
         }
         if std::env::var_os("REEF_UPDATE_DOCS").is_some() {
-            std::fs::create_dir_all(&kept).unwrap();
-            std::fs::write(kept.join(page), now).unwrap();
+            fs::create_dir_all(&kept).unwrap();
+            fs::write(kept.join(page), now).unwrap();
         } else {
             stale.push(page);
         }
@@ -44,4 +51,195 @@ fn the_generated_reference_is_in_step() {
         stale.is_empty(),
         "docs/reference is behind the program in {stale:?}; run REEF_UPDATE_DOCS=1 cargo test --test docs"
     );
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every page a person reads.
+fn pages() -> Vec<PathBuf> {
+    fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, out);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                out.push(path);
+            }
+        }
+    }
+    let mut out = vec![root().join("README.md")];
+    walk(&root().join("docs"), &mut out);
+    walk(&root().join("recipes"), &mut out);
+    // The reference of commands shows what each may be given, not what to type.
+    out.retain(|path| !path.ends_with("docs/reference/cli.md"));
+    out
+}
+
+/// The shell blocks of a page: whether the line before says that they are tested, and their lines.
+fn blocks(page: &str) -> Vec<(bool, Vec<String>)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    let mut before = "";
+    while let Some(line) = lines.next() {
+        if matches!(line.trim(), "```sh" | "```bash" | "```console") {
+            let body: Vec<String> = lines
+                .by_ref()
+                .take_while(|line| line.trim() != "```")
+                .map(str::to_owned)
+                .collect();
+            blocks.push((before.trim() == "<!-- tested -->", body));
+        }
+        before = line;
+    }
+    blocks
+}
+
+/// The commands of one line of shell that call `reef`, each as its words.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let line = line.trim().trim_start_matches("$ ");
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let (mut quote, mut has_word) = (None, false);
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), c) => word.push(c),
+            (None, '\'' | '"') => (quote, has_word) = (Some(c), true),
+            (None, '#') if word.is_empty() && !has_word => break,
+            (None, ' ') => {
+                if !word.is_empty() || has_word {
+                    words.push(std::mem::take(&mut word));
+                }
+                has_word = false;
+            }
+            (None, c) => word.push(c),
+        }
+    }
+    if !word.is_empty() || has_word {
+        words.push(word);
+    }
+    let mut found = Vec::new();
+    for part in words.split(|word| matches!(word.as_str(), "|" | "||" | "&&" | ";" | "&" | "then" | "do")) {
+        // A variable before the command, or a substitution around it.
+        let Some(at) = part.iter().position(|word| {
+            let word = word.trim_start_matches("$(").trim_start_matches('(');
+            matches!(word, "reef" | "./target/release/reef" | "target/release/reef") || word.ends_with("=$(reef")
+        }) else {
+            continue;
+        };
+        let set = part[..at]
+            .iter()
+            .all(|word| word.contains('=') || matches!(word.as_str(), "if" | "!" | "exec" | "time"));
+        let rest: Vec<String> = part[at + 1..]
+            .iter()
+            .take_while(|word| !word.starts_with(['>', '<']) && !word.starts_with("2>"))
+            .map(|word| word.trim_end_matches([')', ';']).to_owned())
+            .collect();
+        if set && !rest.iter().any(|word| word.contains('…') || word.contains("...")) {
+            found.push(rest);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_in_the_documentation_is_one_the_program_takes() {
+    let mut checked = 0;
+    let mut wrong = Vec::new();
+    for path in pages() {
+        for (_, lines) in blocks(&fs::read_to_string(&path).unwrap()) {
+            let whole = lines.join("\n").replace("\\\n", " ");
+            for command in whole.lines().flat_map(commands) {
+                // What stands for a value the reader has is given one of its shape; --help ends the run before any work.
+                let args = command
+                    .iter()
+                    .map(|word| if word.starts_with('$') { "0" } else { word.as_str() });
+                let output = Command::new(env!("CARGO_BIN_EXE_reef"))
+                    .args(args)
+                    .arg("--help")
+                    .output()
+                    .unwrap();
+                checked += 1;
+                if !output.status.success() {
+                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                    wrong.push(format!("{}: reef {}\n{said}", path.display(), command.join(" ")));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 40, "only {checked} commands were found");
+}
+
+/// In order, in a deployment that serves and has recorded something.
+#[test]
+fn every_block_marked_as_tested_runs() {
+    let chat = include_str!("../src/engine/sse/fixtures/chat.json");
+    let upstream = Upstream::always(answer(200, "application/json", chat));
+    let mut ran = 0;
+    for path in pages() {
+        let tested: Vec<Vec<String>> = blocks(&fs::read_to_string(&path).unwrap())
+            .into_iter()
+            .filter_map(|(tested, lines)| tested.then_some(lines))
+            .collect();
+        if tested.is_empty() {
+            continue;
+        }
+        let reef = Reef::start(&upstream.url(), &[]);
+        let mut response = reef.post("/v1/chat/completions", r#"{"model":"m","messages":[]}"#);
+        assert!(response.receipt().is_some());
+        response.bytes();
+        let programs = Path::new(env!("CARGO_BIN_EXE_reef")).parent().unwrap().to_owned();
+        for lines in tested {
+            let path_variable = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+            let output = common::reef::command(&reef.dir);
+            let mut shell = Command::new("bash");
+            shell
+                .args(["-euc", &lines.join("\n")])
+                .current_dir(&reef.dir)
+                .env_clear();
+            for (name, value) in output.get_envs() {
+                if let Some(value) = value {
+                    shell.env(name, value);
+                }
+            }
+            let output = shell.env("PATH", path_variable).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                output.status.success(),
+                "{}:\n{}\n{said}",
+                path.display(),
+                lines.join("\n")
+            );
+            ran += 1;
+        }
+    }
+    assert!(ran >= 2, "only {ran} blocks are marked as tested");
+}
+
+/// The headings of the troubleshooting page are words of the program.
+#[test]
+fn troubleshooting_goes_by_messages_that_exist() {
+    fn sources(dir: &Path, out: &mut String) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                out.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut program = String::new();
+    sources(&root().join("src"), &mut program);
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    assert!(headings.len() > 20);
+    for heading in headings {
+        let words = heading.trim_matches('`');
+        assert!(program.contains(words), "no message says: {words}");
+    }
 }

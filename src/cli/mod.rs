@@ -16,6 +16,7 @@ mod learning;
 mod logging;
 mod openmp;
 mod output;
+mod pages;
 mod progress;
 mod publishing;
 mod running;

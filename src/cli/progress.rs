@@ -1,5 +1,7 @@
 //! Progress of long work: a bar on a terminal, events under `--json`, otherwise silence.
 
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -79,5 +81,62 @@ impl<'a> Progress<'a> {
 impl Drop for Progress<'_> {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// A sign that work goes on which cannot say how far it is. Dropping it removes the sign.
+pub(crate) struct Spinner {
+    ended: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    /// Starts showing that `what` (`publishing`) is under way.
+    pub(crate) fn start(output: &Output, what: &'static str) -> Self {
+        if !output.progress_visible() && !output.json() {
+            return Self {
+                ended: None,
+                thread: None,
+            };
+        }
+        let (ended, end) = channel::<()>();
+        let output = output.clone();
+        let thread = std::thread::spawn(move || {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+            let started = Instant::now();
+            let mut wait = QUIET_AT_FIRST;
+            while end.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                if output.json() {
+                    wait = EVENT_INTERVAL;
+                    let event = json!({"what": what, "seconds": started.elapsed().as_secs_f64()});
+                    // A reader that went away is noticed by the next write of data.
+                    let _gone = output.event("progress", &event);
+                    continue;
+                }
+                wait = Duration::from_millis(100);
+                if bar.is_hidden() {
+                    let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed}");
+                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+                    bar.set_prefix(what);
+                    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+                }
+                bar.tick();
+            }
+            bar.finish_and_clear();
+        });
+        Self {
+            ended: Some(ended),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was already shown; the sign is gone either way.
+            let _ended = thread.join();
+        }
     }
 }

@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::read;
 use super::snapshot::{
-    DiffFile, Evidence, FileFacts, Focus, JobFacts, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts,
+    DiffFile, Evidence, FileFacts, Focus, JobFacts, RecordDetail, RecordFacts, ScenarioFacts, Service, Snapshot,
+    StepFacts,
 };
 use super::source::{Decision, Fault, Source, Want};
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
 use crate::experience::{
-    Experience, Job, LoopFacts, Order, Record, RecordQuery, Scenario, Stats, StepQuery, StepRow, StoreError,
+    Experience, Job, LoopFacts, Order, Record, RecordQuery, RecordRow, Scenario, Stats, StepQuery, StepRow, StoreError,
     StoreOptions,
 };
 use crate::release::{ContentChange, FileChange, ReleaseError, Repository, RepositoryOptions};
@@ -116,6 +117,16 @@ impl<O: Outside> Files<O> {
         Ok(store)
     }
 
+    /// The size of the store: the file and what waits in its log.
+    fn file_bytes(&self) -> u64 {
+        let mut log = self.at.database.as_os_str().to_owned();
+        log.push("-wal");
+        [self.at.database.as_os_str(), &log]
+            .iter()
+            .filter_map(|path| Some(std::fs::metadata(path).ok()?.len()))
+            .sum()
+    }
+
     fn repository(&self) -> Result<Repository, Fault> {
         Ok(Repository::open_existing(
             &self.at.artifacts,
@@ -159,7 +170,7 @@ impl<O: Outside> Files<O> {
         let head = steps.iter().find(|step| step.outcome == "released");
         Ok(Focus {
             scenario: scenario.to_string(),
-            records: records.iter().map(|row| read::record(&row.to_json())).collect(),
+            records: records.iter().map(record_facts).collect(),
             jobs: store.jobs(scenario, JOBS)?.iter().map(job).collect(),
             files: head
                 .map(|step| self.files(&step.release.release_id))
@@ -247,7 +258,7 @@ impl<O: Outside> Source for Files<O> {
             live: status.as_ref().map(read::live),
         });
         snapshot.store.error = status.as_ref().and_then(|status| read::text(&status["store"], "error"));
-        snapshot.store.file_bytes = std::fs::metadata(&self.at.database).ok().map(|metadata| metadata.len());
+        snapshot.store.file_bytes = Some(self.file_bytes());
         Ok(snapshot)
     }
 
@@ -326,6 +337,11 @@ impl<O: Outside> Source for Files<O> {
     fn decide(&mut self, scenario: &str, release: &str, decision: Decision, note: &str) -> Result<String, Fault> {
         self.outside.decide(scenario, release, decision, note)
     }
+}
+
+/// The row of a record as the pages draw it.
+pub fn record_facts(row: &RecordRow) -> RecordFacts {
+    read::record(&row.to_json())
 }
 
 fn name(text: &str) -> Result<ScenarioName, Fault> {

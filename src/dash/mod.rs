@@ -10,6 +10,8 @@ mod history;
 mod input;
 mod keys;
 mod page;
+mod pages;
+mod plain;
 mod read;
 mod remote;
 mod rows;
@@ -22,12 +24,17 @@ mod text;
 mod theme;
 mod view;
 
-pub use files::{Files, FilesAt, Outside, Running};
+pub use files::{Files, FilesAt, Outside, Running, record_facts};
+pub use pages::{chain_page, records_page, training_page};
+pub use plain::plain_lines;
 pub use remote::{Fetch, Remote};
 pub use run::{DashError, DashOptions, run};
+pub use snapshot::{Evidence, Focus, RecordFacts, Snapshot};
 pub use source::{Decision, Fault, Source, Want};
 pub use theme::Theme;
 
+#[cfg(test)]
+mod pictures;
 #[cfg(test)]
 mod sample;
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl<F: Fetch> Remote<F> {
             return Ok(files.clone());
         }
         let manifest = self.manifest(scenario, release)?;
-        let files: Vec<FileFacts> = list(&manifest["files"])
+        let files: Vec<FileFacts> = list(&manifest["content"]["files"])
             .iter()
             .map(|file| FileFacts {
                 path: read::text(file, "path").unwrap_or_default(),
@@ -228,7 +228,7 @@ impl<F: Fetch> Source for Remote<F> {
     fn diff(&mut self, scenario: &str, old: &str, new: &str) -> Result<Vec<DiffFile>, Fault> {
         let (before, after) = (self.manifest(scenario, old)?, self.manifest(scenario, new)?);
         let side = |manifest: &Value| -> std::collections::BTreeMap<String, (String, u64)> {
-            list(&manifest["files"])
+            list(&manifest["content"]["files"])
                 .iter()
                 .filter_map(|file| {
                     let about = (read::text(file, "sha256")?, read::whole(file, "size")?);

@@ -14,6 +14,7 @@ use super::terminal::{Screen, copy, present};
 use super::theme::Theme;
 use super::view;
 use crate::sys::clock;
+use crate::sys::failpoint::hit;
 
 /// How the dashboard begins.
 #[derive(Debug, Clone)]
@@ -82,6 +83,7 @@ fn turn(
                 }
             }
         }
+        hit("dash::draw")?;
         screen.terminal.draw(|frame| view::draw(frame, &app))?;
         // Everything that waits is taken in before the next picture.
         let mut next = match happened.recv_timeout(interval.saturating_sub(ticked.elapsed())) {
@@ -178,6 +180,8 @@ fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
 }
 
 fn perform(source: &mut dyn Source, effect: Effect) -> Option<Event> {
+    // A failure here is told as a panic is; only tests arm it.
+    let _armed = hit("dash::look");
     Some(match effect {
         Effect::Look(want) => Event::Snapshot(source.snapshot(&want).map(Box::new)),
         Effect::ReadLogs => Event::Logs(source.logs()),

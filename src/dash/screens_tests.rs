@@ -195,7 +195,7 @@ fn a_filter_narrows_what_is_shown_and_escape_clears_it() {
 #[test]
 fn the_mouse_chooses_tabs_and_lines_and_opens_them() {
     let mut app = app((120, 40), Theme::Dark);
-    let mut at = |app: &mut App, kind, column, row| {
+    let at = |app: &mut App, kind, column, row| {
         app.update(Event::Mouse(MouseEvent {
             kind,
             column,

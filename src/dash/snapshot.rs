@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use crate::domain::Verdict;
 
 /// What there was to see at one moment.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Snapshot {
     /// When it was taken, microseconds since the Unix epoch.
     pub at_us: i64,
@@ -18,11 +20,12 @@ pub struct Snapshot {
     /// Every active scenario, by name.
     pub scenarios: Vec<ScenarioFacts>,
     /// More about one of them.
+    #[serde(skip)]
     pub focus: Option<Focus>,
 }
 
 /// A running service.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Service {
     /// Where it is reached.
     pub url: String,
@@ -33,7 +36,7 @@ pub struct Service {
 }
 
 /// What a service says of itself.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Live {
     /// Its version.
     pub version: String,
@@ -48,7 +51,7 @@ pub struct Live {
 }
 
 /// The store as a whole.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StoreFacts {
     /// Why it cannot be used, if it cannot.
     pub error: Option<String>,
@@ -61,7 +64,7 @@ pub struct StoreFacts {
 }
 
 /// One scenario.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ScenarioFacts {
     /// Its name.
     pub name: String,

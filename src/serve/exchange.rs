@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tracing::{Instrument, Span};
 
 use super::admission::Permit;
 use super::state::State;
@@ -11,6 +12,7 @@ use crate::domain::{FrozenRelease, NewExchange, RecordId, Route, ScenarioName, T
 use crate::engine::{CaptureSlot, EngineError};
 use crate::experience::{Interruption, InterruptionReason, StoreError};
 use crate::sys::clock;
+use crate::telemetry::TRACES;
 
 /// What is known of an exchange while it goes on. Dropped before it is settled, it counts as left by its client.
 pub(super) struct Exchange {
@@ -30,6 +32,8 @@ pub(super) struct Exchange {
     pub(super) settled: bool,
     /// Held until the exchange is over.
     pub(super) permit: Option<Permit>,
+    /// Its trace, where one is collected; it ends with the exchange.
+    pub(super) span: Span,
 }
 
 /// When the steps of an exchange happened.
@@ -109,10 +113,11 @@ impl Exchange {
         };
         let state = Arc::clone(&self.state);
         let clock = self.clock;
+        let recording = tracing::info_span!(target: TRACES, parent: &self.span, "record");
         async move {
             crate::sys::failpoint::hit("serve::before_append").map_err(|_| StoreError::Closed)?;
             let scenario = exchange.scenario.clone();
-            let appended = state.experience.append_exchange(exchange).await;
+            let appended = state.experience.append_exchange(exchange).instrument(recording).await;
             match &appended {
                 Ok(_) => {
                     add(&state.metrics.receipts);

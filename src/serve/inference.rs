@@ -10,6 +10,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::decode::{Decoder, Encoding, decode};
 use super::error::ApiError;
@@ -25,6 +27,7 @@ use crate::domain::Route;
 use crate::engine::sse::turn_of_body;
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
 use crate::scenario::OnMissing;
+use crate::telemetry::TRACES;
 
 /// Bytes of an upstream's error that are quoted in Reef's own.
 const QUOTED: usize = 400;
@@ -56,13 +59,24 @@ pub(super) async fn infer(
         .directory
         .resolve(&instructions.scenario, on_missing, instructions.release.as_ref())
         .await?;
+    let (id, release) = (State::fresh_id(), (*scenario.served()).clone());
+    let span = tracing::info_span!(
+        target: TRACES,
+        "exchange",
+        otel.kind = "server",
+        http.route = route.path(),
+        http.response.status_code = Empty,
+        reef.scenario = %instructions.scenario,
+        reef.receipt = %id,
+        reef.release = %release.release_id,
+    );
     let mut exchange = Exchange {
         state: Arc::clone(state),
-        id: State::fresh_id(),
+        id,
         scenario: instructions.scenario,
         route,
         record: instructions.record,
-        release: (*scenario.served()).clone(),
+        release,
         request: plain,
         tags: instructions.tags,
         capture: None,
@@ -71,6 +85,7 @@ pub(super) async fn infer(
         sent: 0,
         settled: false,
         permit: Some(permit),
+        span,
     };
     let body = if state.engine.wants_plain_bodies() {
         exchange.request.clone()
@@ -79,6 +94,7 @@ pub(super) async fn infer(
     };
     let reply = call(&mut exchange, &mut parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
+    exchange.span.record("http.response.status_code", exchange.status);
     exchange.capture.clone_from(&reply.capture);
     if !headers::is_kept(reply.status) {
         exchange.settle();
@@ -132,7 +148,8 @@ async fn call(
     };
     exchange.clock.called();
     let engine = Arc::clone(&exchange.state.engine);
-    match engine.call(request).await {
+    let span = tracing::info_span!(target: TRACES, parent: &exchange.span, "engine", otel.kind = "client");
+    match engine.call(request).instrument(span).await {
         Ok(mut reply) => {
             headers::keep_for_client(&mut reply.headers);
             Ok(reply)

@@ -1,6 +1,7 @@
 //! Counters of the service, and their Prometheus text. Labels come from fixed sets, never from what a client sends,
 //! save scenario names, of which only the oldest have a label of their own.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::state::State;
-use crate::domain::Route;
-use crate::experience::{Health, InterruptionReason, Stats};
+use crate::domain::{Route, ScenarioName};
+use crate::experience::{Health, InterruptionReason, LoopFacts, Stats};
 
 /// Scenarios with a label of their own; the rest counts under `other`.
 const LABELLED_SCENARIOS: usize = 100;
@@ -154,7 +155,7 @@ impl Page {
 }
 
 /// The metrics page. `stats` has the scenarios oldest first.
-pub(super) fn render(state: &State, stats: &[(String, Stats)]) -> String {
+pub(super) fn render(state: &State, stats: &[(String, Stats)], facts: &BTreeMap<ScenarioName, LoopFacts>) -> String {
     let metrics = &state.metrics;
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut page = Page(String::with_capacity(16 * 1024));
@@ -258,7 +259,35 @@ pub(super) fn render(state: &State, stats: &[(String, Stats)]) -> String {
     store(&mut page, state);
     learning(&mut page, state);
     scenarios(&mut page, stats);
+    excluded(&mut page, stats, facts);
     page.0
+}
+
+/// Reasons come from Reef itself; scenarios are labelled as everywhere else.
+fn excluded(page: &mut Page, stats: &[(String, Stats)], facts: &BTreeMap<ScenarioName, LoopFacts>) {
+    page.head(
+        "reef_excluded_total",
+        "counter",
+        "Records left out of training, by scenario and reason.",
+    );
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (at, (name, _)) in stats.iter().enumerate() {
+        let label = if at < LABELLED_SCENARIOS {
+            name.as_str()
+        } else {
+            "other"
+        };
+        let of = facts.iter().find(|(scenario, _)| scenario.as_str() == name);
+        for (reason, count) in of.iter().flat_map(|(_, facts)| &facts.excluded) {
+            *counts.entry((label, reason)).or_default() += count;
+        }
+    }
+    for ((scenario, reason), count) in counts {
+        page.line(
+            &format!("reef_excluded_total{{scenario=\"{scenario}\",reason=\"{reason}\"}}"),
+            count as f64,
+        );
+    }
 }
 
 fn learning(page: &mut Page, state: &State) {

@@ -157,7 +157,8 @@ pub(super) async fn metrics(state: &Arc<State>) -> Result<Response<ReplyBody>, A
             )
         })
         .collect();
-    let mut response = Response::new(ReplyBody::full(metrics::render(state, &in_order)));
+    let facts = train::facts(state).await;
+    let mut response = Response::new(ReplyBody::full(metrics::render(state, &in_order, &facts)));
     response.headers_mut().insert(
         CONTENT_TYPE,
         HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),

@@ -14,7 +14,7 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 pub use journal::{JOURNAL, read_tail};
 pub use lines::{LEVELS, LogLine, Tail};
-pub use otlp::Tracing;
+pub use otlp::{TRACES, Tracing};
 
 /// How log lines look on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,11 @@ pub struct Telemetry {
 /// Starts logging, and tracing where a collector is named. A second call does nothing. The returned guard sends what is
 /// left of the traces when it goes.
 pub fn init(telemetry: &Telemetry) -> Tracing {
-    let read = |text: &str| EnvFilter::try_new(text).unwrap_or_else(|_| EnvFilter::new("info"));
+    // Spans are for the collector; without one they cost nothing.
+    let read = |text: &str| {
+        let wanted = EnvFilter::try_new(format!("{text},{TRACES}=off"));
+        wanted.unwrap_or_else(|_| EnvFilter::new(format!("info,{TRACES}=off")))
+    };
     let filter = || read(&telemetry.filter);
     let base = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

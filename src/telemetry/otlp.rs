@@ -12,6 +12,9 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
+/// The target of spans that make up a trace: `tracing::info_span!(target: TRACES, …)`.
+pub const TRACES: &str = "reef_trace";
+
 /// Longest wait for the collector, for one batch and at the end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -59,7 +62,7 @@ where
         .with_threads(false)
         .with_tracked_inactivity(false)
         // Spans of the libraries below, and of the exporter itself, would drown them.
-        .with_filter(Targets::new().with_target("reef", LevelFilter::INFO))
+        .with_filter(Targets::new().with_target(TRACES, LevelFilter::INFO))
         .boxed();
     Ok((layer, Tracing(Some(provider))))
 }

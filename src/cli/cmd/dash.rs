@@ -54,10 +54,7 @@ enum ThemeChoice {
 }
 
 pub(crate) fn run(context: &Context, args: DashArgs) -> Result<Exit, CliError> {
-    let interval = Duration::try_from_secs_f64(args.interval)
-        .ok()
-        .filter(|interval| (0.1..=3600.0).contains(&interval.as_secs_f64()))
-        .ok_or_else(|| CliError::new(Exit::Usage, "--interval must be between 0.1 and 3600 seconds"))?;
+    let interval = interval(args.interval)?;
     let options = DashOptions {
         theme: theme(context, args.theme),
         scenario: args.scenario.map(|name| name.to_string()),
@@ -74,8 +71,16 @@ pub(crate) fn run(context: &Context, args: DashArgs) -> Result<Exit, CliError> {
     }
 }
 
+/// A time between two looks that neither spins nor sleeps for ever.
+pub(super) fn interval(seconds: f64) -> Result<Duration, CliError> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|interval| (0.1..=3600.0).contains(&interval.as_secs_f64()))
+        .ok_or_else(|| CliError::new(Exit::Usage, "--interval must be between 0.1 and 3600 seconds"))
+}
+
 /// The files, or the service at a URL.
-pub(super) fn source(context: &Context, url: Option<&str>) -> Result<Box<dyn Source>, CliError> {
+pub(in crate::cli) fn source(context: &Context, url: Option<&str>) -> Result<Box<dyn Source>, CliError> {
     let runtime = Arc::new(context.runtime()?);
     let Some(url) = url else {
         let settings = context.settings()?.clone();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::release::chain::{Chain, ScenarioOption};
-use crate::cli::progress::Progress;
+use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
 use crate::domain::{Outcome, ReleaseId, Verdict};
@@ -75,7 +75,10 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
         return Err(CliError::new(Exit::Usage, format!("{key} {rule}")));
     }
     openmp::settle_for(context, settings)?;
-    let built = engines::build(settings)?;
+    let built = {
+        let _spinner = Spinner::start(context.output(), "loading the engine");
+        engines::build(settings)?
+    };
     let hands = Hands::measuring(&built.engine, built.torch.as_ref(), engines::judge(settings)?);
     let verdict = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;

@@ -9,7 +9,7 @@
 mod bench;
 mod completions;
 mod config;
-mod dash;
+pub(super) mod dash;
 mod docs;
 mod doctor;
 mod eval;

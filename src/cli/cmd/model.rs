@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::cli::progress::Progress;
+use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::engine::models::{ModelError, ModelStore, ModelSummary, PullOptions, PullSource, StoredDtype, pull};
@@ -127,7 +127,9 @@ fn import(context: &Context, args: &ImportArgs) -> Result<Exit, CliError> {
                 CliError::new(Exit::Usage, format!("{} has no name", args.path.display())).hint("give one with --name")
             })?,
     };
+    let spinner = Spinner::start(context.output(), "importing the model");
     let summary = store.import(&args.path, &name, args.dtype.into())?;
+    drop(spinner);
     imported(context, &summary)
 }
 

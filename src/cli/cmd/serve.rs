@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::config;
 use crate::cli::context::{Store, given};
+use crate::cli::progress::Spinner;
 use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
@@ -116,9 +117,12 @@ async fn start(
 ) -> Result<Server, CliError> {
     let wanted = settings.clone();
     // Loading a model takes long and does not yield.
+    let spinner = (settings.inference.engine() == EngineKind::Torch)
+        .then(|| Spinner::start(context.output(), "loading the model"));
     let built = tokio::task::spawn_blocking(move || engines::build(&wanted))
         .await
         .map_err(|error| CliError::from_error(Exit::Unexpected, error))??;
+    drop(spinner);
     let learner = match recipe {
         Some(recipe) => Some((learning::hands(settings, &recipe, Some(&built))?, recipe)),
         None => None,
@@ -192,6 +196,7 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<O
         .clone()
         .unwrap_or_else(|| format!("http://{address}"));
     let posted = running::post(settings, url.clone())?;
+    tracing::info!(url, version = env!("CARGO_PKG_VERSION"), "listening");
     let output = context.output();
     if output.json() {
         let event = json!({"url": url, "address": address, "pid": std::process::id()});

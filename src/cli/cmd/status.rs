@@ -8,22 +8,74 @@ use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format, running};
+use crate::dash::{Snapshot, Want, plain_lines};
 use crate::experience::{Experience, Stats};
 
 /// Show what is stored and served
 ///
 /// Without --url it reads the files, with or without a service running on them. With --url it shows what that service
 /// reports of itself.
+///
+/// With --watch it goes on: a line for each scenario that changed, for a log or a script (--json: one event a look).
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// Go on looking, until interrupted
+    #[arg(short, long)]
+    watch: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, requires = "watch")]
+    interval: f64,
+    /// End after so many looks
+    #[arg(long, value_name = "N", requires = "watch")]
+    looks: Option<u64>,
 }
 
 pub(crate) fn run(context: &Context, args: StatusArgs) -> Result<Exit, CliError> {
+    if args.watch {
+        return watch(context, &args);
+    }
     match args.server.url {
         Some(url) => of_service(context, &url),
         None => of_files(context),
+    }
+}
+
+/// The overview of the dashboard, as it changes.
+fn watch(context: &Context, args: &StatusArgs) -> Result<Exit, CliError> {
+    let interval = super::dash::interval(args.interval)?;
+    let mut source = super::dash::source(context, args.server.url.as_deref())?;
+    let output = context.output();
+    let want = Want::default();
+    let mut before: Option<Snapshot> = None;
+    let mut looks = 0;
+    loop {
+        let now = match source.snapshot(&want) {
+            Ok(now) => now,
+            // What was there once may come back; what never was is a mistake.
+            Err(fault) if before.is_some() => {
+                output.warn(&fault.message);
+                before.clone().unwrap_or_default()
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        if output.json() {
+            output.event("status", &now)?;
+        } else {
+            for line in plain_lines(&now, before.as_ref()) {
+                output.line(&line)?;
+            }
+        }
+        before = Some(now);
+        looks += 1;
+        if args.looks.is_some_and(|most| looks >= most) {
+            return Ok(Exit::Ok);
+        }
+        context.block_on(async {
+            tokio::time::sleep(interval).await;
+            Ok(())
+        })?;
     }
 }
 

@@ -1,5 +1,6 @@
 //! `reef train`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,8 +9,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::context::Store;
-use crate::cli::progress::Progress;
-use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp};
+use crate::cli::progress::{Progress, Spinner};
+use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
 use crate::domain::ScenarioName;
 use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
@@ -45,6 +46,9 @@ pub(crate) struct TrainArgs {
     /// Give up when a failing step is to be tried again later than this many seconds from now
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     patience: f64,
+    /// At the end, write the figures of every step into this HTML file, which needs nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    report: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -96,12 +100,14 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
     }
     let (work, run_dir) = (learning::work_dir(settings), settings.storage.run_dir());
     let built = if learning::gate_answers(&recipe) {
+        let _spinner = Spinner::start(context.output(), "loading the engine");
         Some(engines::build(settings)?)
     } else {
         None
     };
     let hands = learning::hands(settings, &recipe, built.as_ref())?;
-    context.block_on(async move {
+    let (report, wanted) = (args.report.clone(), args.scenario.clone());
+    let exit = context.block_on(async move {
         let publisher = context.publisher(Store::MustExist)?;
         let names = if args.scenario.is_empty() {
             publisher
@@ -123,7 +129,11 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
         }
         let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
         drive(context, &driver, &leases, &args).await
-    })
+    })?;
+    if let Some(path) = report {
+        pages::training(context, &path, &wanted)?;
+    }
+    Ok(exit)
 }
 
 async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &TrainArgs) -> Result<Exit, CliError> {

@@ -118,16 +118,28 @@ pub(super) fn fit(text: &str, width: usize, right: bool) -> String {
     out
 }
 
-/// Bars of eighths, newest at the right; as many as fit.
+/// Bars of eighths, newest at the right; as many as fit. They span the range of the values.
 pub(super) fn spark(values: &[f64], width: usize) -> String {
-    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values = &values[values.len().saturating_sub(width)..];
-    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    bars(values, values.iter().copied().fold(f64::INFINITY, f64::min))
+}
+
+/// The same for rates: the lowest bar is nothing at all.
+pub(super) fn spark_rate(values: &[f64], width: usize) -> String {
+    bars(&values[values.len().saturating_sub(width)..], 0.0)
+}
+
+fn bars(values: &[f64], low: f64) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     values
         .iter()
         .map(|value| {
-            let share = if high > low { (value - low) / (high - low) } else { 0.5 };
+            let share = match (high > low, low > 0.0 || high != 0.0) {
+                (true, _) => (value - low) / (high - low),
+                (false, true) => 0.5,
+                (false, false) => 0.0,
+            };
             BARS[((share * 7.0).round().clamp(0.0, 7.0)) as usize]
         })
         .collect()
@@ -169,5 +181,7 @@ mod tests {
         assert_eq!(spark(&[0.0, 0.5, 1.0], 10), "▁▅█");
         assert_eq!(spark(&[3.0, 3.0], 10), "▅▅");
         assert_eq!(spark(&[1.0, 2.0, 3.0], 2), "▁█");
+        assert_eq!(spark_rate(&[2.0, 2.0, 0.0], 5), "██▁");
+        assert_eq!(spark_rate(&[0.0, 0.0], 5), "▁▁");
     }
 }

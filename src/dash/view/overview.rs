@@ -6,12 +6,12 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
-use super::list::{self, Column, left, right, spark};
+use super::list::{self, Column, left, right, spark, spark_rate};
 use crate::dash::app::App;
 use crate::dash::history::recent;
 use crate::dash::page::mark;
 use crate::dash::rows;
-use crate::dash::snapshot::{ScenarioFacts, Snapshot};
+use crate::dash::snapshot::{Live, ScenarioFacts, Snapshot};
 use crate::dash::text;
 
 const COLUMNS: &[Column] = &[
@@ -189,6 +189,9 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
     }
     pair("store", store(snapshot), Style::new());
     pair("service", service(snapshot), Style::new());
+    if let Some(live) = snapshot.service.as_ref().and_then(|service| service.live.as_ref()) {
+        pair("engine", engine(live), Style::new());
+    }
     frame.render_widget(Paragraph::new(lines), l);
     if wide {
         rates(frame, app, &exchanges, r);
@@ -196,7 +199,7 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
 }
 
 fn rate_line(rates: &[f64], width: usize) -> String {
-    format!("{:>7}  {}", text::figure(recent(rates)), spark(rates, width))
+    format!("{:>7}  {}", text::figure(recent(rates)), spark_rate(rates, width))
 }
 
 fn rates(frame: &mut Frame<'_>, app: &App, exchanges: &[f64], area: Rect) {
@@ -208,13 +211,13 @@ fn rates(frame: &mut Frame<'_>, app: &App, exchanges: &[f64], area: Rect) {
             Span::styled("exchanges/s ", theme.faint()),
             Span::styled(text::figure(recent(exchanges)), theme.strong()),
         ]),
-        Line::styled(spark(exchanges, width), theme.line()),
+        Line::styled(spark_rate(exchanges, width), theme.line()),
         Line::default(),
         Line::from(vec![
             Span::styled("reports/s   ", theme.faint()),
             Span::styled(text::figure(recent(&reports)), theme.strong()),
         ]),
-        Line::styled(spark(&reports, width), theme.second()),
+        Line::styled(spark_rate(&reports, width), theme.second()),
     ];
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -236,16 +239,22 @@ fn service(snapshot: &Snapshot) -> String {
         None => "not running; these are the files".to_owned(),
         Some(service) => {
             let pid = service.pid.map_or(String::new(), |pid| format!(", process {pid}"));
-            let live = service.live.as_ref().map_or(", does not answer".to_owned(), |live| {
-                format!(
-                    ", {} engine, {} in flight, {} writes queued, up {}",
-                    live.engine,
-                    live.in_flight,
-                    live.queue_depth,
-                    text::ago(0, (live.uptime_s * 1e6) as i64)
-                )
-            });
-            format!("{}{pid}{live}", text::clean(&service.url))
+            let silent = if service.live.is_none() {
+                ", does not answer"
+            } else {
+                ""
+            };
+            format!("{}{pid}{silent}", text::clean(&service.url))
         }
     }
+}
+
+fn engine(live: &Live) -> String {
+    format!(
+        "{}, {} in flight, {} writes queued, up {}",
+        live.engine,
+        live.in_flight,
+        live.queue_depth,
+        text::ago(0, (live.uptime_s * 1e6) as i64)
+    )
 }

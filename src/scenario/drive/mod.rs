@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::Publisher;
 use super::processor::Pool;
@@ -37,6 +38,7 @@ use crate::domain::{BatchId, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{Experience, Job, StoreError};
 use crate::recipe::Recipe;
 use crate::sys::clock;
+use crate::telemetry::TRACES;
 
 /// The consumer that the loop's own batches are filed under.
 pub const CONSUMER: &str = "trainer";
@@ -223,7 +225,15 @@ impl Driver {
                     }
                 },
             };
-            if let Some(turn) = self.advance(&job, cancel, watch).await? {
+            let span = tracing::info_span!(
+                target: TRACES,
+                "step",
+                reef.scenario = %scenario,
+                reef.step = job.step,
+                reef.batch = %job.batch,
+                reef.stage = job.stage.as_str(),
+            );
+            if let Some(turn) = self.advance(&job, cancel, watch).instrument(span).await? {
                 return Ok(turn);
             }
         }

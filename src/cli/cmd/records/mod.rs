@@ -5,12 +5,14 @@ mod import;
 mod list;
 mod show;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::cli::context::{Store, given};
 use crate::cli::table::Table;
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, format, pages};
 use crate::domain::{RequestType, ScenarioName};
 use crate::experience::{Retention, Stats};
 
@@ -65,6 +67,9 @@ struct StatsArgs {
     /// Only this scenario
     #[arg(long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
+    /// Also draw what was recorded into this HTML file, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +99,9 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
     if let (Some(name), true) = (&args.scenario, stats.is_empty()) {
         return Err(CliError::new(Exit::Usage, format!("there is no scenario {name}"))
             .hint("reef scenario list shows the scenarios there are"));
+    }
+    if let Some(path) = &args.plot {
+        pages::records(context, path, args.scenario.as_ref())?;
     }
     let mut total = Stats::default();
     for each in stats.values() {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use super::remote::remote;
+use crate::cli::progress::Spinner;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::release::ReleaseError;
@@ -103,7 +104,9 @@ pub(crate) async fn decide(
 
 pub(crate) fn promote(context: &Context, args: PromoteArgs) -> Result<Exit, CliError> {
     let kind = Kind::Promote { expect: args.expect };
+    let spinner = Spinner::start(context.output(), "publishing");
     let decided = context.block_on(decide(context, args.scenario.scenario, &args.release, kind, args.note))?;
+    drop(spinner);
     say(context, &decided)
 }
 
@@ -115,7 +118,10 @@ pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, Cl
         Kind::Rollback,
         args.note,
     );
-    say(context, &context.block_on(work)?)
+    let spinner = Spinner::start(context.output(), "publishing");
+    let decided = context.block_on(work)?;
+    drop(spinner);
+    say(context, &decided)
 }
 
 pub(crate) fn reject(context: &Context, args: RejectArgs) -> Result<Exit, CliError> {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use super::decide::told;
+use crate::cli::progress::Spinner;
 use crate::cli::{CliError, Context, Exit, format, harness};
 use crate::domain::Operation;
 use crate::release::{ArtifactKind, Component, Provenance, Source};
@@ -71,7 +72,9 @@ impl Kind {
 pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliError> {
     let chain = context.block_on(Chain::open(context, &args.scenario))?;
     let id = chain.resolve(&args.release)?;
+    let spinner = Spinner::start(context.output(), "writing the files of the release");
     let manifest = chain.publisher.repository().export(&id, &args.target)?;
+    drop(spinner);
     let output = context.output();
     if output.json() {
         output.object(
@@ -99,6 +102,7 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
 }
 
 pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliError> {
+use crate::cli::progress::Spinner;
     harness::check_release(context.settings()?, &args.source)?;
     let (chain, published) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
@@ -138,5 +142,6 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
         chain.publisher.finish_pushes().await;
         Ok((chain, published))
     })?;
+    drop(spinner);
     told(context, &chain, &published)
 }

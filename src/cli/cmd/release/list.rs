@@ -1,11 +1,13 @@
 //! `reef release list` and `reef release log`
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use crate::cli::table::{Table, printable};
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, format, pages};
 use crate::domain::{Operation, ReleaseId};
 use crate::experience::{ReleaseState, StepQuery, StepRow};
 use crate::scenario::catalog_row;
@@ -23,6 +25,15 @@ pub(crate) struct ListArgs {
     /// Only releases that wait for a decision
     #[arg(long)]
     held: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    /// Draw it into this HTML file instead, with the evidence of every step; the file needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 struct Listing {
@@ -116,8 +127,12 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<Exit, CliError>
     Ok(Exit::Ok)
 }
 
-pub(crate) fn log(context: &Context, args: &ListArgs) -> Result<Exit, CliError> {
-    let Listing { chain, steps, more } = read(context, args)?;
+pub(crate) fn log(context: &Context, args: &LogArgs) -> Result<Exit, CliError> {
+    let Listing { chain, steps, more } = read(context, &args.list)?;
+    if let Some(path) = &args.html {
+        pages::chain(context, path, &chain.scenario)?;
+        return Ok(Exit::Ok);
+    }
     let output = context.output();
     if output.json() {
         for step in &steps {

@@ -27,7 +27,7 @@ enum ReleaseCommand {
     /// List the steps of a scenario, newest first
     List(list::ListArgs),
     /// Draw the chain of a scenario
-    Log(list::ListArgs),
+    Log(list::LogArgs),
     /// Show what a release consists of and how it came to be
     Show(show::ShowArgs),
     /// Compare two releases: text line by line, adapters tensor by tensor

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use crate::cli::context::Store;
-use crate::cli::progress::Progress;
+use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 
@@ -107,7 +107,9 @@ pub(crate) fn gc(context: &Context, args: &GcArgs) -> Result<Exit, CliError> {
         .map_err(|_| CliError::new(Exit::Usage, "--grace must be a number of hours of at least 0"))?;
     let keep = (keep > 0).then_some(keep as usize);
     let publisher = context.publisher(Store::MustExist)?;
+    let spinner = Spinner::start(context.output(), "collecting");
     let collected = context.block_on(async { Ok(publisher.collect(keep, grace, args.dry_run).await?) })?;
+    drop(spinner);
     let output = context.output();
     if output.json() {
         output.object(

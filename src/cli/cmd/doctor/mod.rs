@@ -1,5 +1,7 @@
 //! `reef doctor`
 
+mod files;
+
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::process::Command;
@@ -66,18 +68,22 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
     let settings = context.settings()?;
     let mut findings = vec![
         good("configuration", configuration(settings)),
+        toolchain(),
         git(),
         git_lfs(),
         engine(settings),
+        libtorch(),
         address(settings),
         open_files(),
+        files::time(settings),
     ];
     findings.extend(directory(&settings.storage.dir));
+    findings.extend(files::permissions(settings));
     findings.push(store(&settings.storage.experience_db()));
-    if !args.offline
-        && let Some(finding) = upstream(settings)
-    {
-        findings.push(finding);
+    findings.extend(files::heads(context, settings));
+    if !args.offline {
+        findings.extend(upstream(settings));
+        findings.extend(collector(settings));
     }
     show(context, &findings)?;
     let failed = findings.iter().any(|finding| finding.health == Health::Bad);
@@ -135,6 +141,29 @@ fn version_of(program: &str, args: &[&str]) -> Option<String> {
         .trim()
         .to_owned();
     output.status.success().then_some(text)
+}
+
+/// Needed to build Reef, not to run it.
+fn toolchain() -> Finding {
+    let wanted = env!("CARGO_PKG_RUST_VERSION");
+    match version_of("rustc", &["--version"]) {
+        Some(version) => good("toolchain", format!("{version}; Reef is built with {wanted} or newer")),
+        None => good(
+            "toolchain",
+            format!("no Rust here; only building Reef needs it ({wanted} or newer)"),
+        ),
+    }
+}
+
+fn libtorch() -> Finding {
+    if cfg!(feature = "torch") {
+        // The program would not have started without it.
+        return good("libtorch", "loaded");
+    }
+    good(
+        "libtorch",
+        "not in this build; ./scripts/setup.sh fetches it, and a plain cargo build uses it",
+    )
 }
 
 fn git() -> Finding {
@@ -316,29 +345,48 @@ fn store(path: &Path) -> Finding {
     }
 }
 
-/// Only whether something listens: a request could cost money.
 fn upstream(settings: &Settings) -> Option<Finding> {
     let url = settings.inference.upstream_url.as_ref()?;
+    let fix = "is the provider running there? correct inference.upstream-url otherwise";
+    reachable("upstream", url, fix)
+}
+
+fn collector(settings: &Settings) -> Option<Finding> {
+    let url = settings.observability.otlp_endpoint.as_ref()?;
+    let fix = "start the collector there, or correct observability.otlp-endpoint; requests do not wait for it";
+    let found = reachable("collector", url, fix)?;
+    Some(Finding {
+        // Traces are lost, nothing else.
+        health: if found.health == Health::Bad {
+            Health::Warning
+        } else {
+            found.health
+        },
+        ..found
+    })
+}
+
+/// Only whether something listens: a request could cost money.
+fn reachable(check: &'static str, url: &str, fix: &str) -> Option<Finding> {
     let uri: http::Uri = url.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']);
     let port = uri
         .port_u16()
         .unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
-    let fix = "is the provider running there? correct inference.upstream-url otherwise";
     let addresses = match (host, port).to_socket_addrs() {
         Ok(addresses) => addresses,
-        Err(error) => return Some(bad("upstream", format!("{host} has no address: {error}"), fix)),
+        Err(error) => return Some(bad(check, format!("{host} has no address: {error}"), fix)),
     };
     let mut last = None;
     for address in addresses {
         match TcpStream::connect_timeout(&address, Duration::from_secs(3)) {
-            Ok(_) => return Some(good("upstream", format!("{host}:{port} accepts connections"))),
+            Ok(_) => return Some(good(check, format!("{host}:{port} accepts connections"))),
             Err(error) => last = Some(error),
         }
     }
     let reason = last.map_or_else(|| "no address".to_owned(), |error| error.to_string());
     Some(bad(
-        "upstream",
+        check,
         format!("{host}:{port} does not accept connections: {reason}"),
         fix,
     ))

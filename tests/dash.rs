@@ -1,0 +1,425 @@
+//! The dashboard in a real terminal: tmux types the keys, a live service answers, and what stands on the screen is read
+//! back. Skipped, aloud, where tmux is not installed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a failed test may panic; a skipped one says so"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::reef::{self, Reef};
+use common::upstream::{Upstream, answer};
+use common::{PATIENCE, wait_for};
+use serde_json::Value;
+
+const CHAT: &str = include_str!("../src/engine/sse/fixtures/chat.json");
+
+fn tmux_is_here() -> bool {
+    let here = Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !here {
+        assert!(
+            std::env::var_os("REEF_TMUX").is_none_or(|wanted| wanted != "required"),
+            "tmux is not installed"
+        );
+        eprintln!("skipped: tmux is not installed; scripts/setup.sh installs it");
+    }
+    here
+}
+
+/// A terminal of its own, with a shell in it that runs one command and then shows how it ended.
+struct Pane {
+    socket: String,
+    dir: tempfile::TempDir,
+}
+
+impl Pane {
+    fn start(columns: u16, rows: u16, at: &Path, command: &str, env: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("tmux").to_str().unwrap().to_owned();
+        let program = env!("CARGO_BIN_EXE_reef");
+        let script = dir.path().join("run.sh");
+        // What the terminal is set to before and after tells whether it was given back.
+        fs::write(
+            &script,
+            format!(
+                "cd '{}'\nstty -g > '{dir}/before'\necho shell-first-line\n{env} '{program}' {command} &\necho $! > '{dir}/pid'\n\
+                 fg >/dev/null\ncode=$?\nstty -g > '{dir}/after'\necho ended-with-$code\nexec cat\n",
+                at.display(),
+                dir = dir.path().display(),
+            ),
+        )
+        .unwrap();
+        let pane = Self { socket, dir };
+        let size = (columns.to_string(), rows.to_string());
+        let shell = format!("bash --norc -m '{}'", script.display());
+        let started = pane.tmux(&["new-session", "-d", "-x", &size.0, "-y", &size.1, &shell]);
+        assert!(started.status.success(), "{started:?}");
+        pane
+    }
+
+    fn tmux(&self, args: &[&str]) -> Output {
+        Command::new("tmux")
+            .args(["-S", &self.socket, "-f", "/dev/null"])
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .env("LANG", "C.UTF-8")
+            .env("TERM", "xterm-256color")
+            .output()
+            .unwrap()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        let sent = self.tmux(&[&["send-keys"], keys].concat());
+        assert!(sent.status.success(), "{sent:?}");
+    }
+
+    /// Closes the open page. A key that follows Escape at once would be taken for one pressed with Alt.
+    fn escape(&self) {
+        self.keys(&["Escape"]);
+        let start = std::time::Instant::now();
+        while self.shown().contains("Esc close") || self.shown().contains("Esc: leave it") {
+            assert!(start.elapsed() < PATIENCE, "still open: {}", self.shown());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p"]).stdout).into_owned()
+    }
+
+    /// Waits until the screen shows every one of these.
+    fn wait(&self, texts: &[&str]) -> String {
+        let mut last = String::new();
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            last = self.shown();
+            if texts.iter().all(|text| last.contains(text)) {
+                return last;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("not within {PATIENCE:?}: {texts:?} in\n{last}");
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        wait_for("the process id", || {
+            let text = fs::read_to_string(self.dir.path().join("pid")).ok()?;
+            rustix::process::Pid::from_raw(text.trim().parse().ok()?)
+        })
+    }
+
+    /// The terminal is as it was: the shell's own screen, its lines still there, the same modes.
+    fn given_back(&self) {
+        let shown = self.shown();
+        assert!(shown.contains("shell-first-line"), "{shown}");
+        let flags = self.tmux(&[
+            "display-message",
+            "-p",
+            "#{alternate_on} #{mouse_any_flag} #{cursor_flag}",
+        ]);
+        assert_eq!(String::from_utf8_lossy(&flags.stdout).trim(), "0 0 1");
+        let modes = |name: &str| fs::read_to_string(self.dir.path().join(name)).unwrap();
+        assert_eq!(modes("before"), modes("after"));
+    }
+}
+
+impl Drop for Pane {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// A service with a few exchanges, a report, and three releases: the first, one served, one held.
+fn service() -> (Upstream, Reef, Vec<String>) {
+    let upstream = Upstream::always(answer(200, "application/json", CHAT));
+    let reef = Reef::start(&upstream.url(), &[]);
+    let mut receipts = Vec::new();
+    for n in 0..5 {
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"question number {n}"}}]}}"#);
+        let mut response = reef.post("/v1/chat/completions", body);
+        receipts.push(response.receipt().unwrap());
+        response.bytes();
+    }
+    let report = format!(
+        r#"{{"agent_record_id":"r-1","score":0.75,"feedback":"nearly right","references":["{}"]}}"#,
+        receipts[4]
+    );
+    let mut sent = reef.post("/reef/report", report);
+    let said = sent.text();
+    assert_eq!(sent.status, 200, "{said}");
+    let files = reef.dir.join("files");
+    fs::create_dir_all(files.join("rules")).unwrap();
+    for (rule, hold) in [("Be brief.", false), ("Answer with one word.", true)] {
+        fs::write(files.join("rules/style.md"), format!("# Style\n{rule}\n")).unwrap();
+        let mut args = vec![
+            "release",
+            "import",
+            "files",
+            "--kind",
+            "harness-tree",
+            "-s",
+            "s",
+            "--note",
+            "by hand",
+        ];
+        args.extend(hold.then_some("--hold"));
+        let imported = reef::run(&reef.dir, &args);
+        assert!(imported.status.success(), "{imported:?}");
+    }
+    (upstream, reef, receipts)
+}
+
+fn head(reef: &Reef) -> String {
+    let listed = reef::run(&reef.dir, &["release", "list", "-s", "s", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    listed["head"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_day_with_the_dashboard() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, receipts) = service();
+    let pane = Pane::start(120, 40, &reef.dir, "dash", "");
+    pane.wait(&["● serving", "scenario", "upstream, 0 in flight"]);
+    pane.keys(&["2"]);
+    pane.wait(&[&receipts[4][receipts[4].len() - 10..], "report", "0.7500"]);
+    // The report is the newest; the exchange it grades comes next.
+    pane.keys(&["j", "Enter"]);
+    pane.wait(&[&receipts[4], "question number 4", "nearly right", "reports (1)"]);
+    pane.escape();
+    // A record that arrives shows by itself.
+    let mut response = reef.post("/v1/chat/completions", r#"{"model":"m","messages":[]}"#);
+    let receipt = response.receipt().unwrap();
+    response.bytes();
+    pane.wait(&[&receipt[receipt.len() - 10..]]);
+    pane.keys(&["/", "r", "-", "1", "Enter"]);
+    let filtered = pane.wait(&["filter /r-1"]);
+    assert!(!filtered.contains("answer"), "{filtered}");
+    pane.keys(&["5"]);
+    pane.wait(&["rules/style.md", "waiting for a decision", "? step 2"]);
+    pane.keys(&["Enter"]);
+    pane.wait(&["Be brief."]);
+    pane.keys(&["4"]);
+    pane.wait(&["├─ ?", "waits for a decision"]);
+    pane.keys(&["d"]);
+    pane.wait(&["-Be brief.", "+Answer with one word."]);
+    pane.escape();
+    // The question is asked, may be left, and is answered.
+    let before = head(&reef);
+    pane.keys(&["P"]);
+    pane.wait(&["promote?", "Enter: promote"]);
+    pane.escape();
+    assert_eq!(head(&reef), before);
+    pane.keys(&["P", "f", "i", "n", "e"]);
+    pane.wait(&["why (optional): fine"]);
+    pane.keys(&["Enter"]);
+    pane.wait(&["published"]);
+    let promoted = head(&reef);
+    assert_ne!(promoted, before);
+    wait_for("the promoted release is served", || {
+        (reef.status()["scenarios"]["s"]["release_id"] == promoted.as_str()).then_some(())
+    });
+    pane.wait(&["promoted", "● "]);
+    pane.keys(&["6"]);
+    pane.wait(&["lines, INFO and worse"]);
+    pane.keys(&["?"]);
+    pane.wait(&["previous screen"]);
+    // The window shrinks, and grows again.
+    pane.tmux(&["resize-window", "-x", "60", "-y", "20"]);
+    pane.wait(&[" 1 over ", "previous screen"]);
+    pane.tmux(&["resize-window", "-x", "120", "-y", "40"]);
+    pane.wait(&[" 1 overview "]);
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+    pane.given_back();
+}
+
+#[test]
+fn a_service_on_another_machine_is_seen_and_steered_over_http() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, receipts) = service();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let pane = Pane::start(
+        120,
+        40,
+        elsewhere.path(),
+        &format!("dash --url http://{}", reef.address),
+        "",
+    );
+    pane.wait(&["● serving", "http://127.0.0.1"]);
+    pane.keys(&["2", "j", "Enter"]);
+    pane.wait(&[&receipts[4], "question number 4", "nearly right"]);
+    pane.keys(&["5"]);
+    pane.wait(&["rules/style.md"]);
+    pane.keys(&["Enter"]);
+    pane.wait(&["Be brief."]);
+    pane.keys(&["4", "Enter"]);
+    pane.wait(&["no gate judged this step"]);
+    pane.escape();
+    pane.keys(&["d"]);
+    pane.wait(&["+Answer with one word."]);
+    pane.escape();
+    pane.keys(&["X"]);
+    pane.wait(&["reject?"]);
+    pane.keys(&["Enter"]);
+    pane.wait(&["refused"]);
+    let released = head(&reef);
+    pane.keys(&["G", "R"]);
+    pane.wait(&["rollback?"]);
+    pane.keys(&["Enter"]);
+    pane.wait(&["now serving", "rollback"]);
+    assert_ne!(head(&reef), released);
+    assert!(
+        fs::read_dir(elsewhere.path()).unwrap().next().is_none(),
+        "nothing is written where it runs"
+    );
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+    pane.given_back();
+}
+
+#[test]
+fn the_terminal_is_given_back_on_every_signal() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, _) = service();
+    use rustix::process::Signal;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        let pane = Pane::start(80, 24, &reef.dir, "dash", "");
+        pane.wait(&["serving", "exchanges"]);
+        rustix::process::kill_process(pane.pid(), signal).unwrap();
+        pane.wait(&["ended-with-130"]);
+        pane.given_back();
+    }
+    // Stopped by the shell and continued.
+    let pane = Pane::start(80, 24, &reef.dir, "dash", "");
+    pane.wait(&["serving", "exchanges"]);
+    let pid = pane.pid();
+    pane.keys(&["C-c"]);
+    pane.wait(&["ended-with-0"]);
+    pane.given_back();
+    // The terminal itself goes: so does the dashboard.
+    let pane = Pane::start(80, 24, &reef.dir, "dash", "");
+    pane.wait(&["serving", "exchanges"]);
+    let gone = pane.pid();
+    drop(pane);
+    for pid in [pid, gone] {
+        wait_for("the dashboard ends", || {
+            rustix::process::test_kill_process(pid).is_err().then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_panic_gives_the_terminal_back_once_and_one_in_the_background_leaves_the_screen() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, _) = service();
+    let pane = Pane::start(80, 24, &reef.dir, "dash", "FAILPOINTS='dash::draw=3*off->panic(boom)'");
+    let shown = pane.wait(&["ended-with-101", "panicked at"]);
+    assert_eq!(shown.matches("panicked at").count(), 1, "{shown}");
+    pane.given_back();
+    let pane = Pane::start(
+        80,
+        24,
+        &reef.dir,
+        "dash",
+        "FAILPOINTS='dash::look=2*off->1*panic(boom)->off'",
+    );
+    pane.wait(&["a background task broke", "exchanges"]);
+    // The next look works.
+    pane.wait(&["● serving"]);
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+    pane.given_back();
+}
+
+#[test]
+fn without_a_terminal_or_a_store_the_reason_and_the_next_step_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = reef::run(dir.path(), &["dash"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("needs a terminal") && said.contains("reef status --watch"),
+        "{said}"
+    );
+    let output = reef::run(dir.path(), &["dash", "--url", "http://127.0.0.1:1"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(30), "{said}");
+    assert!(said.contains("is reef serve running there?"), "{said}");
+    if !tmux_is_here() {
+        return;
+    }
+    let pane = Pane::start(80, 24, dir.path(), "dash", "");
+    pane.wait(&["there is no store at", "reef serve creates it"]);
+    // It notices when one appears, and makes none itself.
+    assert!(!dir.path().join(".reef").exists());
+    let made = reef::run(dir.path(), &["scenario", "create", "later"]);
+    assert!(made.status.success(), "{made:?}");
+    pane.wait(&["later", "no service"]);
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+}
+
+/// While the dashboard looks, a writer is never refused and the file is never locked against it.
+#[test]
+fn a_dashboard_that_looks_holds_no_write_lock() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, _) = service();
+    let pane = Pane::start(80, 24, &reef.dir, "dash --interval 0.1", "");
+    pane.wait(&["serving", "exchanges"]);
+    let fds = fs::read_dir(format!("/proc/{}/fd", pane.pid().as_raw_nonzero())).unwrap();
+    let database = fds
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| fs::read_link(path).is_ok_and(|target| target.ends_with("experience.db")))
+        .map(|path| {
+            let number = path.file_name().unwrap().to_str().unwrap().to_owned();
+            fs::read_to_string(format!("/proc/{}/fdinfo/{number}", pane.pid().as_raw_nonzero())).unwrap()
+        })
+        .collect::<Vec<_>>();
+    assert!(!database.is_empty());
+    for info in database {
+        let flags = info
+            .lines()
+            .find_map(|line| line.strip_prefix("flags:"))
+            .unwrap()
+            .trim();
+        assert_eq!(
+            u32::from_str_radix(flags, 8).unwrap() & 3,
+            0,
+            "opened for writing: {info}"
+        );
+        assert!(!info.contains("WRITE"), "{info}");
+    }
+    for _ in 0..20 {
+        assert_eq!(
+            reef.post("/v1/chat/completions", r#"{"model":"m","messages":[]}"#)
+                .status,
+            200
+        );
+    }
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+}
