@@ -102,8 +102,8 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
 }
 
 pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliError> {
-use crate::cli::progress::Spinner;
     harness::check_release(context.settings()?, &args.source)?;
+    let spinner = Spinner::start(context.output(), "publishing");
     let (chain, published) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
         let expected = match &args.expect {
