@@ -284,3 +284,86 @@ fn somebody_elses_release_during_a_step_makes_it_begin_again_on_the_new_head() {
     );
     assert_eq!(steps[2].base_release_id.as_ref(), Some(&steps[1].release.release_id));
 }
+
+/// A grader of what follows: thanks is good, "no" is bad, anything else says nothing.
+const FOLLOWED: &str = r#"
+read -r ask
+echo asked >> graded.log
+case "$ask" in
+  *'"next":'*thanks*) echo '{"score": 1, "feedback": "was thanked"}' ;;
+  *'"next":'*'no, wrong'*) echo '{"score": 0}' ;;
+  *) echo '{"skip": "nothing can be told from it"}' ;;
+esac
+"#;
+
+#[test]
+fn what_a_session_asks_next_grades_the_answer_before_it_once() {
+    let recipe = recipe("always", "none", "").replace(
+        "kind = \"reported\"",
+        "kind = \"computed\"\ncommand = [\"sh\", \"follow.sh\"]",
+    );
+    let rig = Rig::new(&recipe, &[("train.sh", TRAINER), ("follow.sh", FOLLOWED)]);
+    rig.asked("a1", "a", "what is 2 + 2?");
+    rig.asked("b1", "b", "name a fruit");
+    rig.asked("a2", "a", "thanks! and 3 + 3?");
+    rig.asked("b2", "b", "no, wrong");
+    rig.asked("a3", "a", "well");
+    rig.asked("c1", "c", "nothing follows this");
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let steps = run.events("step");
+    assert_eq!(
+        steps.len(),
+        2,
+        "a1 and b1 are graded; a2 is skipped; the last answers wait: {steps:?}"
+    );
+    assert_eq!(
+        (&steps[0]["metrics"]["reward_mean"], &steps[1]["metrics"]["reward_mean"]),
+        (&json!(1.0), &json!(0.0))
+    );
+    let asked = || std::fs::read_to_string(rig.path("graded.log")).unwrap().lines().count();
+    assert_eq!(asked(), 3);
+    let scenario = rig.scenario.clone();
+    let reports = rig.experience().reports_on(&scenario, &"a1".parse().unwrap()).unwrap();
+    assert_eq!((reports.len(), reports[0].row.score), (1, Some(1.0)));
+    assert_eq!(rig.experience().excluded(&scenario).unwrap()["not_eligible"], 1);
+    // Another run reads the traffic again, and neither grades nor trains anything twice.
+    let again = rig.train(&["--json"]);
+    assert_eq!(again.code, 3, "{}", again.stderr);
+    assert_eq!(asked(), 3);
+}
+
+/// `scripts/experiments/kills.sh` runs this with fifty kills.
+#[test]
+fn kills_at_random_moments_lose_nothing_and_train_nothing_twice() {
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (kills, mut random) = (number("REEF_KILLS", 6), number("REEF_KILL_SEED", 1) | 1);
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
+    let reports = u32::try_from(kills).unwrap() + 2;
+    for n in 0..reports {
+        rig.graded(n, Some(f64::from(n % 2)));
+    }
+    for kill in 0..kills {
+        // xorshift64: moments from the start of the process to well within its second step.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut run = rig.spawn(&["--steps", "2"], None);
+        std::thread::sleep(std::time::Duration::from_millis(random % 700));
+        run.kill().unwrap();
+        run.wait().unwrap();
+        if kill % 10 == 9 {
+            eprintln!(
+                "{} kills, {} steps",
+                kill + 1,
+                rig.experience()
+                    .steps(&rig.scenario, &StepQuery::default())
+                    .unwrap()
+                    .len()
+            );
+        }
+    }
+    let run = rig.train(&["--json"]);
+    assert!([0, 3].contains(&run.code), "{}", run.stderr);
+    rig.check_whole(reports as usize);
+}

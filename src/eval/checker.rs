@@ -245,6 +245,20 @@ pub(super) async fn score_by_program(
     question: &Value,
     cancel: &CancellationToken,
 ) -> Result<f64, String> {
+    let answer = ask_program(command, directory, timeout_s, question, cancel).await?;
+    answer["score"]
+        .as_f64()
+        .ok_or_else(|| format!("the grader wrote {answer}, not {{\"score\": number}}"))
+}
+
+/// Asks a program one thing: one object in, one object out. `{"failure": "why"}` is an error.
+pub async fn ask_program(
+    command: &[String],
+    directory: &Path,
+    timeout_s: f64,
+    question: &Value,
+    cancel: &CancellationToken,
+) -> Result<Value, String> {
     let limit = Duration::from_secs_f64(timeout_s);
     let mut program = Program::start(command, Some(directory), limit, cancel).map_err(|error| error.to_string())?;
     program.send(question).await.map_err(|error| error.to_string())?;
@@ -256,9 +270,7 @@ pub(super) async fn score_by_program(
     if let Some(failure) = answer["failure"].as_str() {
         return Err(failure.to_owned());
     }
-    answer["score"]
-        .as_f64()
-        .ok_or_else(|| format!("the grader wrote {answer}, not {{\"score\": number}}"))
+    Ok(answer)
 }
 
 /// What a judge is asked.

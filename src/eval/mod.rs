@@ -16,7 +16,7 @@ mod suite;
 mod trial;
 
 pub use baseline::Baseline;
-pub use checker::CheckerSpec;
+pub use checker::{CheckerSpec, ask_program};
 pub use episodes::{Arena, EpisodeNote, conditions, judge_by_episodes, sealed_scores};
 pub use error::EvalError;
 pub use harbor::HarborTask;

@@ -191,6 +191,10 @@ pub struct StepFact {
     pub metrics: serde_json::Value,
     /// The release it was judged against.
     pub base: Option<String>,
+    /// The release it is about: the one it made, where it made one.
+    pub release: String,
+    /// Why it ended so.
+    pub reason: Option<String>,
 }
 
 /// A step in progress.
@@ -216,7 +220,7 @@ impl Experience {
             let mut facts: BTreeMap<String, LoopFacts> = BTreeMap::new();
             let mut steps = conn
                 .prepare_cached(
-                    "SELECT s.name, p.step, p.outcome, p.at_us, p.metrics, p.base_release_id
+                    "SELECT s.name, p.step, p.outcome, p.at_us, p.metrics, p.base_release_id, p.release_id, p.reason
                      FROM scenario s JOIN step p ON p.scenario_id = s.scenario_id
                       AND p.step = (SELECT max(step) FROM step WHERE scenario_id = s.scenario_id)
                      WHERE s.archived_us IS NULL",
@@ -231,6 +235,8 @@ impl Experience {
                         at_us: row.get(3)?,
                         metrics: serde_json::from_str(&metrics).unwrap_or_default(),
                         base: row.get(5)?,
+                        release: row.get(6)?,
+                        reason: row.get(7)?,
                     };
                     Ok((row.get::<_, String>(0)?, fact))
                 })

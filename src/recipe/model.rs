@@ -336,9 +336,9 @@ impl Recipe {
                 "must be above 0 and at most 86400",
             ),
             (
-                processor.kind == ProcessorKind::Computed,
-                "processor.kind",
-                "computed is reserved and not built yet: use reported, grouped or demonstration",
+                processor.kind == ProcessorKind::Computed && processor.command.is_empty(),
+                "processor.command",
+                "is needed when kind is computed: the program that grades an answer by what followed it",
             ),
             (
                 trains && self.trainer.backend == TrainerKind::None,

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Ask, Directory, Driver, Ended, Lease, LoopError, LoopEvent, Turn};
 use crate::domain::{RequestType, ScenarioName, TrainingMode};
 use crate::experience::{RecordQuery, StoreError};
+use crate::recipe::ProcessorKind;
 use crate::sys::clock;
 
 /// How often the store is asked for news by other processes.
@@ -221,6 +222,11 @@ impl Supervisor {
     async fn news(&self, cursor: &mut Option<i64>) -> Result<HashSet<ScenarioName>, StoreError> {
         let experience = self.directory.publisher().experience().clone();
         let from = *cursor;
+        // Recipes that grade traffic by itself have news with every exchange.
+        let traffic = matches!(
+            self.driver.recipe().processor.kind,
+            ProcessorKind::Computed | ProcessorKind::Demonstration
+        );
         let read = tokio::task::spawn_blocking(move || {
             let Some(from) = from else {
                 // The first round looks at every scenario anyway.
@@ -239,7 +245,7 @@ impl Supervisor {
             let last = page.last().map_or(from, |row| row.sequence);
             let named = page
                 .into_iter()
-                .filter(|row| row.kind != RequestType::Inference)
+                .filter(|row| traffic || row.kind != RequestType::Inference)
                 .map(|row| row.scenario)
                 .collect();
             Ok((last, named))

@@ -34,16 +34,20 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
         Ok(stats) => (stats, None),
         Err(error) => (std::collections::BTreeMap::new(), Some(error.message)),
     };
-    let facts = train::facts(state).await;
-    let mut scenarios = Map::new();
     let mut total = Stats::default();
+    let mut rows = Vec::new();
     for handle in state.directory.in_use() {
         let none = Stats::default();
         let of = stats.get(handle.name()).unwrap_or(&none);
         total.add(of);
-        let mut row = scenario(&handle, of);
-        train::add_status(state, handle.name(), facts.get(handle.name()), &mut row);
-        scenarios.insert(handle.name().to_string(), row);
+        rows.push((handle.name().clone(), scenario(&handle, of)));
+    }
+    // Read after what is served, which is never ahead of it.
+    let facts = train::facts(state).await;
+    let mut scenarios = Map::new();
+    for (name, mut row) in rows {
+        train::add_status(state, &name, facts.get(&name), &mut row);
+        scenarios.insert(name.to_string(), row);
     }
     let store_error = match state.experience.health() {
         Health::Ok => read_error,

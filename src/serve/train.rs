@@ -246,8 +246,17 @@ pub(super) fn add_status(state: &State, scenario: &ScenarioName, facts: Option<&
             "recorded_at": clock::seconds(step.at_us),
             "metrics": step.metrics,
             "base_release_id": step.base,
+            "reason": step.reason,
         })
     });
+    // The ledger is ahead of what this process serves from the commit of a release until its load; whoever waits for a
+    // step must not take the old release for its result.
+    if let Some(step) = facts.step.as_ref().filter(|step| step.outcome == "released")
+        && status["release_id"] != json!(step.release)
+    {
+        status["artifact_head_sync"]["state"] = json!("pending");
+        status["artifact_head_sync"]["release_id"] = json!(step.release);
+    }
     status["batch_ready"] = json!(facts.open.is_some());
     status["processor"] = json!({
         "pending_samples": live.as_ref().map_or(0, |live| live.pending),

@@ -28,7 +28,7 @@ pub use batch::{TrainBatch, TrainRow};
 pub use control::{Control, StepEvent};
 pub use error::TrainError;
 pub use job::{StepJob, StepOutcome, StepResult};
-pub use pack::{MicroBatch, Shape, pack};
+pub use pack::{MicroBatch, Shape, pack, pack_branches, shared_prefix};
 pub use recipe::Placement;
 pub use settings::{Limits, Method, Precision, TrainSettings};
 pub use signal::{Prepared, Signal, Skip, prepare};

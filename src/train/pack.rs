@@ -1,5 +1,6 @@
-//! Rows become micro-batches: rectangles of tokens, sorted by length so that little is padding, none larger than the
-//! token budget unless a single row is.
+//! Rows become micro-batches, none larger than the token budget unless a single row is: rectangles of tokens, sorted by
+//! length so that little is padding; or, where all prompts begin alike, that beginning once and the rest of each row
+//! behind it. A system prompt of a thousand tokens before answers of ten then costs a thousand tokens, not a thousand a row.
 
 /// Indices of rows that run through the model together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,13 +9,8 @@ pub struct MicroBatch {
     pub rows: Vec<usize>,
     /// The length of the longest row, to which the others are padded.
     pub width: usize,
-}
-
-impl MicroBatch {
-    /// Tokens of the rectangle, padding included.
-    pub fn tokens(&self) -> usize {
-        self.rows.len() * self.width
-    }
+    /// How many tokens at the beginning the rows share and run through the model once; 0 for a rectangle.
+    pub prefix: usize,
 }
 
 /// Packs rows of these lengths, longest first (what would not fit fails at once, not at the end).
@@ -28,10 +24,57 @@ pub fn pack(lengths: &[usize], token_budget: usize) -> Vec<MicroBatch> {
             _ => out.push(MicroBatch {
                 rows: vec![i],
                 width: lengths[i],
+                prefix: 0,
             }),
         }
     }
     out
+}
+
+/// Packs rows that all begin with the same `prefix` tokens, which every micro-batch then holds once.
+pub fn pack_branches(lengths: &[usize], prefix: usize, token_budget: usize) -> Vec<MicroBatch> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|i| (std::cmp::Reverse(lengths[*i]), *i));
+    let mut out: Vec<MicroBatch> = Vec::new();
+    let mut filled = 0;
+    for i in order {
+        let own = lengths[i].saturating_sub(prefix);
+        match out.last_mut() {
+            Some(last) if filled + own <= token_budget => {
+                last.rows.push(i);
+                filled += own;
+            }
+            _ => {
+                out.push(MicroBatch {
+                    rows: vec![i],
+                    width: lengths[i],
+                    prefix,
+                });
+                filled = prefix + own;
+            }
+        }
+    }
+    out
+}
+
+/// How many tokens the rows had better share: what all prompts begin with, if running it once saves at least a quarter
+/// of the tokens; otherwise 0. Every row keeps a prompt token of its own, from which its first answer token is predicted.
+pub fn shared_prefix(prompts: &[&[u32]], lengths: &[usize]) -> usize {
+    let Some((first, others)) = prompts.split_first() else {
+        return 0;
+    };
+    let common = others
+        .iter()
+        .map(|prompt| first.iter().zip(*prompt).take_while(|(a, b)| a == b).count())
+        .min();
+    let shortest = prompts.iter().map(|prompt| prompt.len()).min().unwrap_or(0);
+    let prefix = common.unwrap_or(0).min(shortest.saturating_sub(1));
+    let saved = prefix * others.len();
+    if saved * 4 >= lengths.iter().sum::<usize>() {
+        prefix
+    } else {
+        0
+    }
 }
 
 /// What a step will hold in memory, in bytes, from the shape of the model. An estimate from above for the embedded
@@ -101,10 +144,36 @@ mod tests {
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
             for m in &packed {
-                prop_assert!(m.tokens() <= budget || m.rows.len() == 1);
+                prop_assert!(m.rows.len() * m.width <= budget || m.rows.len() == 1);
                 prop_assert_eq!(m.rows.iter().map(|i| lengths[*i]).max(), Some(m.width));
             }
         }
+
+        #[test]
+        fn branches_once_within_the_budget(own in prop::collection::vec(1usize..300, 0..60), prefix in 0usize..300, budget in 1usize..2000) {
+            let lengths: Vec<usize> = own.iter().map(|n| prefix + n).collect();
+            let packed = pack_branches(&lengths, prefix, budget);
+            let mut seen: Vec<usize> = packed.iter().flat_map(|m| m.rows.clone()).collect();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
+            for m in &packed {
+                let tokens = prefix + m.rows.iter().map(|i| own[*i]).sum::<usize>();
+                prop_assert!(tokens <= budget || m.rows.len() == 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_shared_where_it_pays() {
+        let prompts: [&[u32]; 3] = [&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 6], &[1, 2, 3, 4, 5]];
+        assert_eq!(shared_prefix(&prompts, &[6, 6, 6]), 4);
+        // The same prompt again and again: the last token of each stays its own.
+        assert_eq!(shared_prefix(&[prompts[0], prompts[2]], &[6, 6]), 4);
+        // Long answers: little would be saved.
+        assert_eq!(shared_prefix(&prompts, &[60, 60, 60]), 0);
+        assert_eq!(shared_prefix(&prompts[..1], &[6]), 0);
+        assert_eq!(shared_prefix(&[&[1, 2], &[2, 2]], &[3, 3]), 0);
+        assert_eq!(shared_prefix(&[], &[]), 0);
     }
 
     #[test]

@@ -146,18 +146,22 @@ impl Rig {
         self.publisher().repository().head(&self.scenario).unwrap().unwrap()
     }
 
-    /// Stores an exchange answered by the present head, and a report on it.
-    pub fn graded(&self, n: u32, score: Option<f64>) {
+    /// Stores an exchange of a session, answered by the present head.
+    pub fn asked(&self, id: &str, session: &str, question: &str) {
+        let mut exchange = self.exchange(id, question);
+        exchange.tags.insert("session".into(), session.into());
         let publisher = self.publisher();
-        let release = publisher.served(&self.scenario).unwrap();
-        let exchange = NewExchange {
-            id: RecordId::new(format!("e{n}")).unwrap(),
+        block_on(async move { publisher.experience().append_exchange(exchange).await.unwrap() });
+    }
+
+    fn exchange(&self, id: &str, question: &str) -> NewExchange {
+        let release = self.publisher().served(&self.scenario).unwrap();
+        NewExchange {
+            id: RecordId::new(id).unwrap(),
             scenario: self.scenario.clone(),
             route: Some(Route::ChatCompletions),
             release,
-            request: Bytes::from(
-                json!({"messages": [{"role": "user", "content": format!("question {n}")}]}).to_string(),
-            ),
+            request: Bytes::from(json!({"messages": [{"role": "user", "content": question}]}).to_string()),
             response: Bytes::from_static(b"{\"choices\":[{\"message\":{\"content\":\"an answer\"}}]}"),
             streamed: false,
             status: 200,
@@ -169,7 +173,13 @@ impl Rig {
             tags: Default::default(),
             timings: Timings::default(),
             capture: None,
-        };
+        }
+    }
+
+    /// Stores an exchange answered by the present head, and a report on it.
+    pub fn graded(&self, n: u32, score: Option<f64>) {
+        let publisher = self.publisher();
+        let exchange = self.exchange(&format!("e{n}"), &format!("question {n}"));
         let report = NewReport {
             id: RecordId::new(format!("p{n}")).unwrap(),
             scenario: self.scenario.clone(),

@@ -7,6 +7,7 @@ mod collect;
 mod embedded;
 mod error;
 mod evolve;
+mod following;
 mod hands;
 mod judge;
 mod lease;
@@ -65,6 +66,7 @@ struct Inner {
 struct Waiting {
     pool: Pool,
     cursor: i64,
+    followed: following::Followed,
 }
 
 /// What a turn may begin.
@@ -208,22 +210,26 @@ impl Driver {
                         blocked: None,
                     });
                 }
-                None => match self.seal(scenario, ask, &mut waiting).await? {
-                    seal::Sealing::Begun(job) => {
-                        let samples = seal::Manifest::of(&job)?.train.len();
-                        watch(&LoopEvent::Sealed {
-                            batch: job.batch.clone(),
-                            samples,
-                        });
-                        *job
+                None => {
+                    self.grade_what_was_followed(scenario, &mut waiting.followed, cancel)
+                        .await?;
+                    match self.seal(scenario, ask, &mut waiting).await? {
+                        seal::Sealing::Begun(job) => {
+                            let samples = seal::Manifest::of(&job)?.train.len();
+                            watch(&LoopEvent::Sealed {
+                                batch: job.batch.clone(),
+                                samples,
+                            });
+                            *job
+                        }
+                        seal::Sealing::Nothing(blocked) => {
+                            return Ok(Turn::Idle {
+                                pending: waiting.pool.len(),
+                                blocked,
+                            });
+                        }
                     }
-                    seal::Sealing::Nothing(blocked) => {
-                        return Ok(Turn::Idle {
-                            pending: waiting.pool.len(),
-                            blocked,
-                        });
-                    }
-                },
+                }
             };
             let span = tracing::info_span!(
                 target: TRACES,
@@ -252,6 +258,7 @@ impl Driver {
             Arc::new(tokio::sync::Mutex::new(Waiting {
                 pool: Pool::new(&self.inner.recipe),
                 cursor: 0,
+                followed: following::Followed::default(),
             }))
         });
         Arc::clone(waiting)

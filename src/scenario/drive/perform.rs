@@ -283,7 +283,10 @@ impl Driver {
             current: self.files_of(&job.base).await?,
         };
         hit("loop::before_judge")?;
-        let verdict = self.judge(job, &compared, cancel, watch).await?;
+        let begun = Instant::now();
+        let mut verdict = self.judge(job, &compared, cancel, watch).await?;
+        let took = begun.elapsed().as_secs_f64();
+        verdict.figures.insert("seconds".into(), json!(took));
         watch(&LoopEvent::Judged {
             outcome: verdict.outcome.as_str(),
             reason: verdict.reason.clone(),

@@ -219,6 +219,9 @@ impl Driver {
         }
         if let Some(verdict) = &job.verdict {
             metrics.insert("gate_outcome".into(), json!(verdict.outcome.as_str()));
+            if let Some(seconds) = verdict.figures.get("seconds") {
+                metrics.insert("gate_seconds".into(), seconds.clone());
+            }
         }
         metrics.insert("staleness/lag_max".into(), json!(manifest.lag_max));
         metrics.insert("staleness/lag_mean".into(), json!(manifest.lag_mean));

@@ -199,3 +199,36 @@ fn full_gradients_equal_plain_autograd_for_every_architecture() {
         }
     }
 }
+
+/// Rows that begin alike run their beginning once; nothing else may change.
+#[test]
+fn a_shared_prefix_changes_no_gradient() {
+    let mut b = batch();
+    let system: Vec<u32> = (0..40).map(|i| (i * 7 + 3) % 19).collect();
+    for row in &mut b.rows {
+        row.prompt.splice(0..0, system.iter().copied());
+    }
+    for (architecture, method) in [("llama", lora()), ("qwen3", Method::Full)] {
+        let dir = tempfile::tempdir().unwrap();
+        Tiny {
+            architecture,
+            ..Tiny::default()
+        }
+        .write(dir.path(), 3);
+        let base = settings(objective("grpo", json!({"entropy": 0.01})), method);
+        let want = plain_gradients(dir.path(), &base, &b);
+        let lengths: Vec<usize> = b.rows.iter().map(crate::train::TrainRow::len).collect();
+        let prompts: Vec<&[u32]> = b.rows.iter().map(|row| row.prompt.as_slice()).collect();
+        assert!(
+            crate::train::shared_prefix(&prompts, &lengths) >= 40,
+            "the prefix is used"
+        );
+        for (token_budget, recompute) in [(1000, false), (60, false), (1000, true)] {
+            let mut s = base.clone();
+            s.limits.token_budget = token_budget;
+            s.limits.recompute = recompute;
+            let got = trainer_gradients(dir.path(), &s, &b);
+            same(&got, &want, &format!("{architecture} {token_budget} {recompute}"));
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use tch::{Kind, TchError, Tensor, no_grad};
 
 use super::head::Projection;
-use crate::engine::torch::model::{Lora, LoraSpec, Model, Target};
+use crate::engine::torch::model::{Lora, LoraSpec, Model, Target, TrainContext};
 use crate::train::error::Doing;
 use crate::train::{Method, TrainError};
 
@@ -17,6 +17,18 @@ pub(super) enum Weights {
     Current,
     /// The frozen base, without the adapter.
     Base,
+}
+
+/// What runs through the network, and which of its positions are read.
+pub(super) struct Input {
+    /// Token ids `[rows, width]`, padded on the right; with a shared prefix `[1, prefix and branches]`.
+    pub(super) tokens: Tensor,
+    /// The positions to read in the flattened tokens, `[n]`.
+    pub(super) index: Tensor,
+    /// Tokens that all rows begin with; 0 where each row stands for itself.
+    pub(super) prefix: usize,
+    /// What each row adds to the prefix.
+    pub(super) branches: Vec<usize>,
 }
 
 /// The network that learns.
@@ -116,33 +128,43 @@ impl Policy {
         }
     }
 
-    /// Normalised hidden states at `index` of the flattened positions, `[n, hidden]`, without a trace.
-    pub(super) fn hidden(&self, tokens: &Tensor, index: &Tensor, weights: Weights) -> Result<Tensor, TrainError> {
+    fn context(&self, input: &Input) -> Result<TrainContext, TrainError> {
+        let context = if input.prefix == 0 {
+            self.model.train_context(&input.tokens, None)
+        } else {
+            self.model.branched_context(input.prefix, &input.branches)
+        };
+        context.map_err(model_error("running the model"))
+    }
+
+    /// Normalised hidden states at the positions to read, `[n, hidden]`, without a trace.
+    pub(super) fn hidden(&self, input: &Input, weights: Weights) -> Result<Tensor, TrainError> {
         no_grad(|| {
+            let context = self.context(input)?;
             let hidden = self
                 .model
-                .hidden_train(tokens, None, self.adapter(weights))
+                .hidden_in(&input.tokens, &context, self.adapter(weights))
                 .map_err(model_error("running the model"))?;
-            select(&hidden, index).doing("selecting positions")
+            select(&hidden, &input.index).doing("selecting positions")
         })
     }
 
-    /// Runs forward, asks `loss` for the gradient of the hidden states at `index`, and sends it back to the parameters.
+    /// Runs forward, asks `loss` for the gradient of the hidden states that are read, and sends it back to the parameters.
     pub(super) fn forward_backward(
         &self,
-        tokens: &Tensor,
-        index: &Tensor,
+        input: &Input,
         recompute: bool,
         loss: impl FnOnce(&Tensor) -> Result<Tensor, TrainError>,
     ) -> Result<(), TrainError> {
         if recompute {
-            return self.recomputed(tokens, index, loss);
+            return self.recomputed(input, loss);
         }
+        let context = self.context(input)?;
         let hidden = self
             .model
-            .hidden_train(tokens, None, self.adapter.as_ref())
+            .hidden_in(&input.tokens, &context, self.adapter.as_ref())
             .map_err(model_error("running the model"))?;
-        let chosen = select(&hidden, index).doing("selecting positions")?;
+        let chosen = select(&hidden, &input.index).doing("selecting positions")?;
         let gradient = loss(&chosen.detach())?;
         send_back(&chosen, &gradient).doing("computing gradients")
     }
@@ -150,13 +172,12 @@ impl Policy {
     /// As [`Policy::forward_backward`], holding one layer's activations at a time.
     fn recomputed(
         &self,
-        tokens: &Tensor,
-        index: &Tensor,
+        input: &Input,
         loss: impl FnOnce(&Tensor) -> Result<Tensor, TrainError>,
     ) -> Result<(), TrainError> {
-        let (model, adapter) = (&self.model, self.adapter.as_ref());
+        let (model, adapter, tokens) = (&self.model, self.adapter.as_ref(), &input.tokens);
         let run = model_error("running the model");
-        let context = no_grad(|| model.train_context(tokens, None)).map_err(&run)?;
+        let context = no_grad(|| self.context(input))?;
         let n_layers = model.config().n_layers;
         let inputs = no_grad(|| {
             let mut inputs = vec![model.embed_train(tokens)?];
@@ -175,27 +196,27 @@ impl Policy {
             .ok_or_else(|| TrainError::settings("a model without layers"))?;
         let top = leaf(&top).doing("computing gradients")?;
         let normed = model.norm_train(&top).map_err(&run)?;
-        let chosen = select(&normed, index).doing("selecting positions")?;
+        let chosen = select(&normed, &input.index).doing("selecting positions")?;
         let gradient = loss(&chosen.detach())?;
         send_back(&chosen, &gradient).doing("computing gradients")?;
         let mut gradient = gradient_of(&top).doing("computing gradients")?;
         drop((chosen, normed, top));
         for layer in (0..n_layers).rev() {
-            let Some(input) = inputs.pop() else { break };
+            let Some(below) = inputs.pop() else { break };
             // Below the first layer only an embedding can learn, and an adapter has none.
             let goes_on = layer > 0 || adapter.is_none();
-            let input = if goes_on {
-                leaf(&input).doing("computing gradients")?
+            let below = if goes_on {
+                leaf(&below).doing("computing gradients")?
             } else {
-                input
+                below
             };
-            let output = model.layer_train(layer, &input, &context, adapter).map_err(&run)?;
+            let output = model.layer_train(layer, &below, &context, adapter).map_err(&run)?;
             if !output.requires_grad() {
                 break;
             }
             send_back(&output, &gradient).doing("computing gradients")?;
             if goes_on {
-                gradient = gradient_of(&input).doing("computing gradients")?;
+                gradient = gradient_of(&below).doing("computing gradients")?;
             }
         }
         if adapter.is_none() {

@@ -3,14 +3,27 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use crate::train::{MicroBatch, TrainRow};
+use super::policy::Input;
+use crate::train::{MicroBatch, TrainRow, pack, pack_branches, shared_prefix};
+
+/// The rows `which` of `all` in micro-batches.
+pub(super) fn packed(all: &[&TrainRow], which: &[usize], token_budget: usize) -> Vec<MicroBatch> {
+    let lengths: Vec<usize> = which.iter().map(|i| all[*i].len()).collect();
+    let prompts: Vec<&[u32]> = which.iter().map(|i| all[*i].prompt.as_slice()).collect();
+    let mut micro = match shared_prefix(&prompts, &lengths) {
+        0 => pack(&lengths, token_budget),
+        prefix => pack_branches(&lengths, prefix, token_budget),
+    };
+    for row in micro.iter_mut().flat_map(|m| &mut m.rows) {
+        *row = which[*row];
+    }
+    micro
+}
 
 /// Tensors of a micro-batch.
 pub(super) struct Rows {
-    /// Token ids `[rows, width]`, padded on the right.
-    pub(super) tokens: Tensor,
-    /// Where in the flattened `[rows · width]` the chosen response tokens are predicted, `[n]`.
-    pub(super) index: Tensor,
+    /// What runs through the model, and where the chosen response tokens are predicted.
+    pub(super) input: Input,
     /// The chosen response tokens, `[n]`.
     pub(super) targets: Tensor,
     /// Their temperatures, `[n, 1]`.
@@ -30,28 +43,45 @@ impl Rows {
         chosen: &dyn Fn(&TrainRow, usize) -> bool,
         device: Device,
     ) -> Result<Self, TchError> {
-        let width = micro.width;
+        let (width, prefix) = (micro.width, micro.prefix);
         let longest = micro.rows.iter().map(|i| all[*i].response.len()).max().unwrap_or(0);
-        let mut tokens = vec![0i64; micro.rows.len() * width];
+        let (mut tokens, mut branches) = (Vec::new(), Vec::new());
+        if let (1.., Some(first)) = (prefix, micro.rows.first()) {
+            tokens.extend(all[*first].prompt[..prefix].iter().map(|token| i64::from(*token)));
+        }
         let (mut index, mut targets, mut temperatures, mut place) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (r, row) in micro.rows.iter().map(|i| all[*i]).enumerate() {
-            let line = &mut tokens[r * width..(r + 1) * width];
-            for (slot, token) in line.iter_mut().zip(row.prompt.iter().chain(&row.response)) {
-                *slot = i64::from(*token);
+            // Where the row's own tokens begin, as if its prefix stood right before them.
+            let start = tokens.len() - prefix;
+            let own = row.prompt[prefix..].iter().chain(&row.response);
+            tokens.extend(own.map(|token| i64::from(*token)));
+            if prefix == 0 {
+                tokens.resize((r + 1) * width, 0);
+            } else {
+                branches.push(row.len() - prefix);
             }
             // The engine's capture counts temperature 0 as 1.
             let temperature = if row.temperature == 0.0 { 1.0 } else { row.temperature };
             for (t, token) in row.response.iter().enumerate().filter(|(t, _)| chosen(row, *t)) {
-                index.push((r * width + row.prompt.len() + t - 1) as i64);
+                index.push((start + row.prompt.len() + t - 1) as i64);
                 targets.push(i64::from(*token));
                 temperatures.push(temperature);
                 place.push((r * longest + t) as i64);
             }
         }
         let to = |t: Tensor| t.f_to_device(device);
+        let shape = if prefix == 0 {
+            [micro.rows.len() as i64, width as i64]
+        } else {
+            [1, tokens.len() as i64]
+        };
         Ok(Self {
-            tokens: to(Tensor::f_from_slice(&tokens)?.f_reshape([micro.rows.len() as i64, width as i64])?)?,
-            index: to(Tensor::f_from_slice(&index)?)?,
+            input: Input {
+                tokens: to(Tensor::f_from_slice(&tokens)?.f_reshape(shape)?)?,
+                index: to(Tensor::f_from_slice(&index)?)?,
+                prefix,
+                branches,
+            },
             targets: to(Tensor::f_from_slice(&targets)?)?,
             temperatures: to(Tensor::f_from_slice(&temperatures)?.f_reshape([-1, 1])?)?,
             place: to(Tensor::f_from_slice(&place)?)?,
@@ -116,9 +146,9 @@ mod tests {
         assert_eq!((micro.rows.as_slice(), micro.width), (&[0, 1][..], 5));
         let laid = Rows::new(&rows, &micro, &|r, t| r.loss_mask[t], Device::Cpu).unwrap();
         let ints = |t: &Tensor| Vec::<i64>::try_from(t.flatten(0, -1)).unwrap();
-        assert_eq!(ints(&laid.tokens), [10, 11, 12, 20, 21, 13, 30, 31, 32, 0]);
+        assert_eq!(ints(&laid.input.tokens), [10, 11, 12, 20, 21, 13, 30, 31, 32, 0]);
         // Row 0: token 21 stands at 4, read at 3. Row 1 (offset 5): tokens at 1, 2, 3, read at 0, 1, 2.
-        assert_eq!(ints(&laid.index), [3, 5, 6, 7]);
+        assert_eq!(ints(&laid.input.index), [3, 5, 6, 7]);
         assert_eq!(ints(&laid.targets), [21, 30, 31, 32]);
         assert_eq!(ints(&laid.place), [1, 3, 4, 5]);
         let flat = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]);
@@ -131,5 +161,21 @@ mod tests {
             Vec::<f32>::try_from(laid.temperatures.flatten(0, -1)).unwrap(),
             [0.5, 1.0, 1.0, 1.0]
         );
+    }
+
+    #[test]
+    fn a_shared_prefix_stands_once_and_each_row_is_read_behind_it() {
+        let prompts = [vec![1, 2, 3, 4, 10], vec![1, 2, 3, 4, 11, 12]];
+        let rows = [row(&prompts[0], &[20, 21], None), row(&prompts[1], &[30], None)];
+        let all = [&rows[0], &rows[1]];
+        let micro = packed(&all, &[0, 1], 100).remove(0);
+        assert_eq!((micro.rows.as_slice(), micro.prefix), (&[0, 1][..], 4));
+        let laid = Rows::new(&all, &micro, &|_, _| true, Device::Cpu).unwrap();
+        let ints = |t: &Tensor| Vec::<i64>::try_from(t.flatten(0, -1)).unwrap();
+        assert_eq!(ints(&laid.input.tokens), [1, 2, 3, 4, 10, 20, 21, 11, 12, 30]);
+        assert_eq!(laid.input.branches, [3, 3]);
+        // Token 20 is read at 10, which stands at 4; 21 at 20; 30 at 12.
+        assert_eq!(ints(&laid.input.index), [4, 5, 8]);
+        assert_eq!(ints(&laid.targets), [20, 21, 30]);
     }
 }

@@ -7,7 +7,7 @@ use tch::{Kind, TchError, Tensor, no_grad};
 use super::critic::{Critic, Episode};
 use super::head::{self, Positions};
 use super::policy::{Policy, Weights};
-use super::rows::Rows;
+use super::rows::{Rows, packed};
 use crate::train::checkpoint::AlgorithmState;
 use crate::train::error::Doing;
 use crate::train::objective::advantage;
@@ -17,9 +17,7 @@ use crate::train::objective::surrogate::off_policy_sequence_mask;
 use crate::train::objective::{AdvantageSettings, Correction, KlPlace, OldPolicy, Reduction, tensor};
 use crate::train::optim::AdamW;
 use crate::train::signal::group_means;
-use crate::train::{
-    Control, MicroBatch, Prepared, Skip, StepEvent, TrainBatch, TrainError, TrainRow, TrainSettings, pack,
-};
+use crate::train::{Control, MicroBatch, Prepared, Skip, StepEvent, TrainBatch, TrainError, TrainRow, TrainSettings};
 
 /// A step at work.
 pub(super) struct Step<'a> {
@@ -96,16 +94,7 @@ impl<'a> Step<'a> {
         let limits = &self.settings.limits;
         let packed: Vec<Vec<MicroBatch>> = units
             .iter()
-            .map(|unit| {
-                let lengths: Vec<usize> = unit.iter().map(|j| rows[*j].len()).collect();
-                let mut micro = pack(&lengths, limits.token_budget);
-                for m in &mut micro {
-                    for r in &mut m.rows {
-                        *r = unit[*r];
-                    }
-                }
-                micro
-            })
+            .map(|unit| packed(&rows, unit, limits.token_budget))
             .collect();
         let n_micro = packed.iter().map(Vec::len).sum::<usize>() * objective.epochs as usize;
         events(StepEvent::Started {
@@ -284,13 +273,13 @@ impl<'a> Step<'a> {
 
     /// Log-probabilities of the chosen tokens, without gradient; 0 elsewhere.
     fn evaluate(&self, rows: &[&TrainRow], policy: &Policy, weights: Weights) -> Result<Table, TrainError> {
-        let lengths: Vec<usize> = rows.iter().map(|r| r.len()).collect();
+        let every: Vec<usize> = (0..rows.len()).collect();
         let chosen = self.chosen();
         let mut out = vec![Vec::new(); rows.len()];
-        for micro in pack(&lengths, self.settings.limits.token_budget) {
+        for micro in packed(rows, &every, self.settings.limits.token_budget) {
             self.control.check()?;
             let laid = Rows::new(rows, &micro, &chosen, policy.model().device()).doing("laying out rows")?;
-            let hidden = policy.hidden(&laid.tokens, &laid.index, weights)?;
+            let hidden = policy.hidden(&laid.input, weights)?;
             let pass = head::forward(policy, &hidden, &self.positions(&laid), false).doing("computing logits")?;
             let responses: Vec<usize> = micro.rows.iter().map(|j| rows[*j].response.len()).collect();
             let table = laid
@@ -373,13 +362,13 @@ impl<'a> Step<'a> {
         else {
             return Ok(None);
         };
-        let lengths: Vec<usize> = rows.iter().map(|r| r.len()).collect();
+        let every: Vec<usize> = (0..rows.len()).collect();
         let mut episodes: Vec<Option<Episode>> = rows.iter().map(|_| None).collect();
-        for micro in pack(&lengths, self.settings.limits.token_budget) {
+        for micro in packed(rows, &every, self.settings.limits.token_budget) {
             self.control.check()?;
             let device = self.policy.model().device();
             let laid = Rows::new(rows, &micro, &|row, t| row.actions()[t], device).doing("laying out rows")?;
-            let hidden = self.policy.hidden(&laid.tokens, &laid.index, Weights::Current)?;
+            let hidden = self.policy.hidden(&laid.input, Weights::Current)?;
             let hidden = hidden.f_to_kind(Kind::Float).doing("running the critic")?;
             let mut from = 0;
             for j in &micro.rows {
@@ -434,23 +423,22 @@ impl<'a> Step<'a> {
         let positions = self.positions(&laid);
         let mut finite = true;
         let recompute = self.settings.limits.recompute;
-        self.policy
-            .forward_backward(&laid.tokens, &laid.index, recompute, |hidden| {
-                let pass = head::forward(self.policy, hidden, &positions, true).doing("computing logits")?;
-                let (of_log_probs, of_entropies) = self
-                    .loss_gradient(rows, micro, &laid, &pass, inputs, totals, figures)
-                    .doing("computing the loss")?;
-                finite = figures.loss.is_finite();
-                head::gradient(
-                    self.policy,
-                    hidden,
-                    &positions,
-                    pass,
-                    &of_log_probs,
-                    of_entropies.as_ref(),
-                )
-                .doing("computing gradients")
-            })?;
+        self.policy.forward_backward(&laid.input, recompute, |hidden| {
+            let pass = head::forward(self.policy, hidden, &positions, true).doing("computing logits")?;
+            let (of_log_probs, of_entropies) = self
+                .loss_gradient(rows, micro, &laid, &pass, inputs, totals, figures)
+                .doing("computing the loss")?;
+            finite = figures.loss.is_finite();
+            head::gradient(
+                self.policy,
+                hidden,
+                &positions,
+                pass,
+                &of_log_probs,
+                of_entropies.as_ref(),
+            )
+            .doing("computing gradients")
+        })?;
         Ok(finite)
     }
 

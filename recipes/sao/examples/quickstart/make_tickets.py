@@ -10,14 +10,14 @@ import pathlib
 import random
 
 HERE = pathlib.Path(__file__).parent
-LABELS = ["billing", "technical", "shipping"]
+LABELS = ["payment", "technical", "delivery"]
 ITEMS = ["headphones", "laptop", "coffee maker", "desk lamp", "keyboard", "backpack", "blender", "phone case"]
 APPS = ["app", "website", "dashboard", "mobile app", "account page", "search page"]
 DAYS = ["yesterday", "last week", "on Monday", "two days ago", "this morning", "on Friday"]
 SUMS = ["$12", "$49", "$120", "$8.50", "$75", "$30"]
 
 TEMPLATES = {
-    "billing": [
+    "payment": [
         "I was charged {sum} twice {day}.",
         "Please refund the {sum} you took from my card {day}.",
         "My invoice shows {sum} but I agreed to a lower price.",
@@ -53,7 +53,7 @@ TEMPLATES = {
         "Notifications of the {app} stopped working {day}.",
         "The {item} will not pair with my phone.",
     ],
-    "shipping": [
+    "delivery": [
         "My {item} has not arrived yet.",
         "The parcel with the {item} was left at the wrong address {day}.",
         "The tracking number for the {item} does not move since {day}.",
@@ -100,7 +100,7 @@ def main():
         rng.shuffle(order)
         parts["train"][label], parts["gate"][label], parts["test"][label] = order[:8], order[8:12], order[12:]
     shots = json.loads((HERE / "messages.json").read_text())
-    for name, per_template in [("train", 10), ("gate", 4), ("test", 5)]:
+    for name, per_template in [("train", 10), ("gate", 5), ("test", 5)]:
         rows = split(rng, parts[name], per_template)
         if name == "gate":
             (HERE / "gate").mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 //! The forward pass that leaves a trace for gradients: no cache, whole sequences.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::forward::Model;
 use super::lora::{Lora, Target};
@@ -44,11 +44,39 @@ impl Model {
         adapter: Option<&Lora>,
     ) -> Tensors<Tensor> {
         let context = self.train_context(tokens, attention_mask)?;
+        self.hidden_in(tokens, &context, adapter)
+    }
+
+    /// As [`Model::hidden_train`], in a context made before.
+    pub fn hidden_in(&self, tokens: &Tensor, context: &TrainContext, adapter: Option<&Lora>) -> Tensors<Tensor> {
         let mut hidden = self.embed_train(tokens)?;
         for layer in 0..self.config.n_layers {
-            hidden = self.layer_train(layer, &hidden, &context, adapter)?;
+            hidden = self.layer_train(layer, &hidden, context, adapter)?;
         }
         self.norm_train(&hidden)
+    }
+
+    /// The context of a single row of tokens that holds many sequences: `prefix` tokens with which all of them begin,
+    /// then what follows in each, one after the other, in `branches` tokens. A branch sees the prefix and itself, and
+    /// its positions count on from the prefix, so that every hidden state is that of the sequence on its own.
+    pub fn branched_context(&self, prefix: usize, branches: &[usize]) -> Tensors<TrainContext> {
+        let build = || {
+            let (kind, device) = (self.kind(), self.device());
+            let mut runs = vec![(0, prefix)];
+            let mut owners = vec![0i64; prefix];
+            for (branch, &n) in branches.iter().enumerate() {
+                runs.push((prefix, n));
+                owners.extend(std::iter::repeat_n(size(branch) + 1, n));
+            }
+            let positions = size(owners.len());
+            Ok(TrainContext {
+                rotation: Rotation::new(&self.config.rope, &runs, kind, device)?,
+                mask: Some(branch_mask(&owners, kind)?.f_to_device(device)?),
+                batch: 1,
+                positions,
+            })
+        };
+        build().doing("preparing a training step")
     }
 
     /// Begins a forward pass that the caller drives layer by layer, to recompute activations in the backward pass.
@@ -207,4 +235,15 @@ fn key_mask(mask: &Tensor, batch: i64, positions: i64, kind: Kind) -> Result<Ten
         .f_logical_or(&own)?;
     Tensor::f_zeros([batch, 1, positions, positions], (kind, device))?
         .f_masked_fill(&seen.f_logical_not()?, f64::NEG_INFINITY)
+}
+
+/// Lets a position see what is before it in its own branch, and the prefix, whose owner is 0; additive.
+fn branch_mask(owners: &[i64], kind: Kind) -> Result<Tensor, TchError> {
+    let n = size(owners.len());
+    let key = Tensor::f_from_slice(owners)?;
+    let seen = key
+        .f_eq_tensor(&key.f_unsqueeze(1)?)?
+        .f_logical_or(&key.f_eq(0)?)?
+        .f_tril(0)?;
+    Tensor::f_zeros([1, 1, n, n], (kind, Device::Cpu))?.f_masked_fill(&seen.f_logical_not()?, f64::NEG_INFINITY)
 }
