@@ -50,7 +50,7 @@ class Service:
         self.failed = 0
         self.sent = 0
         self.failures = []
-        self.pool = concurrent.futures.ThreadPoolExecutor(8)
+        self.pool = concurrent.futures.ThreadPoolExecutor(16)
         command = [args.reef, "-c", str(EXAMPLE / "serve.toml"), "--dir", str(args.dir), "serve", "--json", "--port", "0"]
         if args.model:
             command += ["--inference.model-path", args.model]
