@@ -121,7 +121,7 @@ impl Trees {
             } else {
                 inference.model_name.clone()
             },
-            api: upstream.then(|| match inference.upstream_api {
+            api: upstream.then_some(match inference.upstream_api {
                 UpstreamApi::Openai => WireApi::Openai,
                 UpstreamApi::Responses => WireApi::Responses,
                 UpstreamApi::Anthropic => WireApi::Anthropic,

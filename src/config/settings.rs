@@ -166,6 +166,23 @@ impl Settings {
                 );
             }
         }
+        // It is written into the script that people run, so it is plainly an address.
+        let plain = |url: &String| {
+            url.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b":/.-_~[]%".contains(&b))
+        };
+        if self
+            .reef
+            .served_url
+            .as_ref()
+            .is_some_and(|url| is_http_url(url) && !plain(url))
+        {
+            fault(
+                "reef.served-url",
+                "holds more than scheme, host, port and path",
+                "for example https://reef.example/team",
+            );
+        }
         match self.fallbacks() {
             Ok(fallbacks) => {
                 for (at, fallback) in fallbacks.iter().enumerate() {

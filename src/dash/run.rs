@@ -165,14 +165,11 @@ fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
     thread::spawn(move || {
         for effect in wanted {
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(source.as_mut(), effect)));
-            match answer {
-                Ok(Some(event)) => {
-                    if events.send(event).is_err() {
-                        return;
-                    }
-                }
-                // A panic was told by its hook.
-                Ok(None) | Err(_) => {}
+            // A panic was told by its hook.
+            if let Ok(Some(event)) = answer
+                && events.send(event).is_err()
+            {
+                return;
             }
         }
     });

@@ -131,7 +131,7 @@ fn record(n: u64) -> RecordFacts {
         } else {
             Vec::new()
         },
-        streamed: n % 2 == 0,
+        streamed: n.is_multiple_of(2),
         captured: exchange,
         pruned: false,
         tags: if exchange {
@@ -260,8 +260,8 @@ pub(super) fn evidence() -> Evidence {
     let pair = |n: u32| PairedScore {
         task: format!("ticket-{:02}", n + 1),
         repeat: n / 10,
-        candidate: (n != 6).then(|| if n % 5 == 3 { 0.0 } else { 1.0 }),
-        current: Some(if n % 3 == 0 { 0.0 } else { 1.0 }),
+        candidate: (n != 6).then_some(if n % 5 == 3 { 0.0 } else { 1.0 }),
+        current: Some(if n.is_multiple_of(3) { 0.0 } else { 1.0 }),
         protected: n == 1,
         failure: (n == 6).then(|| "the grader timed out after 30 s".to_owned()),
     };

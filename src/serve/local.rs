@@ -26,17 +26,31 @@ pub(super) fn check<B>(host: &str, known: &[String], request: &Request<B>) -> Re
         ));
     }
     let Some(origin) = headers.get(ORIGIN) else {
-        return Ok(());
+        // A picture or a script of a page elsewhere names no origin; following a link to a page here is harmless.
+        let said = |name: &str, value: &str| {
+            headers
+                .get(name)
+                .is_some_and(|said| said.as_bytes() == value.as_bytes())
+        };
+        return if said("sec-fetch-site", "cross-site") && !said("sec-fetch-mode", "navigate") {
+            Err(foreign_page())
+        } else {
+            Ok(())
+        };
     };
     if known.iter().any(|known| known.as_bytes() == origin.as_bytes()) || !from_elsewhere(origin.as_bytes(), host) {
         return Ok(());
     }
-    Err(ApiError::new(
+    Err(foreign_page())
+}
+
+fn foreign_page() -> ApiError {
+    ApiError::new(
         StatusCode::FORBIDDEN,
         "origin_refused",
         "this service has no token and takes no calls from web pages of other origins; list the origin in \
          reef.console_origins, or set reef.tokens",
-    ))
+    )
 }
 
 /// Whether an origin is a web page that this machine does not serve. Programs that show pages of their own (editors,

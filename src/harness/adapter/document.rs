@@ -146,6 +146,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "a test hands over what it just wrote")]
     fn map(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
     }

@@ -13,6 +13,8 @@ use super::layout::Home;
 use crate::harness::adapter::{Adapter, Channel, Install};
 use crate::sys::random;
 
+/// Holds the service's token in the environment of the program; nothing that it starts is to see it.
+pub const TOKEN_VARIABLE: &str = "REEF_TOKEN";
 /// The Node.js that is installed beside an agent where the machine's own is too old.
 const NODE: &str = "node@24";
 /// Longest time a program may take to say its version.
@@ -179,6 +181,7 @@ async fn fill_prefix(npm: &Path, packages: &[String], part: &Path, path: &OsStr)
         .arg(part)
         .args(packages)
         .env("PATH", path)
+        .env_remove(TOKEN_VARIABLE)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -224,6 +227,7 @@ async fn probe(
         .arg("--version")
         .envs(adapter.environment(&root, &root))
         .env("PATH", joined(&path, search))
+        .env_remove(TOKEN_VARIABLE)
         .current_dir(&scratch)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -290,7 +294,11 @@ async fn node_is(path: &OsStr, needed: &str) -> bool {
     let Some(node) = on_path(path, "node") else {
         return false;
     };
-    let output = tokio::process::Command::new(node).arg("--version").output().await;
+    let output = tokio::process::Command::new(node)
+        .arg("--version")
+        .env_remove(TOKEN_VARIABLE)
+        .output()
+        .await;
     output.is_ok_and(|output| at_least(String::from_utf8_lossy(&output.stdout).trim(), needed))
 }
 

@@ -33,7 +33,7 @@ mod signals;
 mod spool;
 mod stub;
 
-pub use agent::{AgentProgram, AgentSource, obtain};
+pub use agent::{AgentProgram, AgentSource, TOKEN_VARIABLE, obtain};
 pub use error::{ClientError, Kind};
 pub use install::{Installed, Request, Version, check_release, install, rollback, versions};
 pub use layout::{Home, Place, Record, installations};

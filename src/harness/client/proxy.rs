@@ -42,16 +42,21 @@ pub(super) const KEY_PREFIX: &str = "reef-session-";
 
 type Body = UnsyncBoxBody<Bytes, reqwest::Error>;
 
-/// Which requests are passed on. Everything else of the service (releases above all) is for a person's own hands.
+/// Where a request of an agent goes, if it may: what counts is the address as it is sent, after every spelling of `..`
+/// was resolved. Everything else of the service (releases above all) is for a person's own hands.
+fn destination(base: &str, method: &Method, target: &str) -> Option<reqwest::Url> {
+    let base = reqwest::Url::parse(base).ok()?;
+    let root = base.path().trim_end_matches('/').to_owned();
+    let url = reqwest::Url::parse(&format!("{}{target}", base.as_str().trim_end_matches('/'))).ok()?;
+    let lower = url.path().to_ascii_lowercase();
+    let plain = !["%2e", "%5c", "\\"].iter().any(|odd| lower.contains(odd));
+    let path = url.path().strip_prefix(&root)?;
+    (plain && url.origin() == base.origin() && is_for_agents(method, path)).then_some(url)
+}
+
 fn is_for_agents(method: &Method, path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let under = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
-    if path
-        .split('/')
-        .any(|part| part == ".." || part.eq_ignore_ascii_case("%2e%2e"))
-    {
-        return false;
-    }
     let reads = matches!(*method, Method::GET | Method::HEAD);
     under("/v1")
         || (reads && (path.is_empty() || path == "/healthz" || under("/reef/harness")))
@@ -172,13 +177,14 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
         let message = format!("this address belongs to a running {command} session and takes only that session's key");
         return fault(dialect, StatusCode::UNAUTHORIZED, "authentication_error", &message);
     }
-    if !is_for_agents(&head.method, &path) {
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    let Some(url) = destination(&shared.bridge.base, &head.method, target) else {
         let message = format!(
             "{} {path} is not for an agent; use the reef command instead",
             head.method
         );
         return fault(dialect, StatusCode::FORBIDDEN, "permission_error", &message);
-    }
+    };
     let body = match Limited::new(body, MAX_REQUEST).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
@@ -190,7 +196,6 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     if let Err(message) = shared.bridge.sign(&mut headers) {
         return fault(dialect, StatusCode::INTERNAL_SERVER_ERROR, "server_error", &message);
     }
-    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let graded = graded_route(&path).is_some() && head.method == Method::POST;
     let kept = (graded && shared.bridge.bodies && body.len() <= MAX_KEPT).then(|| body.clone());
     let begun = Begun {
@@ -201,7 +206,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     let open = Open::new(&shared);
     let sent = shared
         .http
-        .request(head.method, format!("{}{target}", shared.bridge.base))
+        .request(head.method, url)
         .headers(headers)
         .body(body)
         .send()
@@ -444,12 +449,39 @@ mod tests {
             (Method::DELETE, "/reef/scenarios/s"),
             (Method::POST, "/reef/records"),
             (Method::GET, "/metrics"),
-            (Method::GET, "/v1/../reef/status"),
-            (Method::GET, "/v1/%2E%2e/reef/status"),
             (Method::POST, "/reef/harness"),
             (Method::GET, "/v1x"),
         ] {
             assert!(!is_for_agents(&method, path), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_leads_an_agent_elsewhere() {
+        let sent = |base: &str, target: &str| destination(base, &Method::POST, target).map(String::from);
+        for base in ["http://reef:8900", "http://reef:8900/team/"] {
+            let root = base.trim_end_matches('/');
+            let good = "/v1/chat/completions?beta=true";
+            assert_eq!(sent(base, good), Some(format!("{root}{good}")));
+            assert_eq!(
+                sent(base, "/v1/models/org%2Fname"),
+                Some(format!("{root}/v1/models/org%2Fname"))
+            );
+            for bad in [
+                "/v1/../reef/scenarios/s/promote",
+                "/v1/%2E%2e/reef/scenarios/s/promote",
+                "/v1/.%2e/reef/scenarios/s/promote",
+                "/v1/%2e./reef/scenarios/s/promote",
+                "/v1/..\\reef\\scenarios\\s\\promote",
+                "/v1\\..\\reef/scenarios/s/promote",
+                "/v1/..%5creef%5cscenarios",
+                "/v1/../../other/application",
+                "@evil.example/v1/chat/completions",
+                ".evil.example/v1/chat/completions",
+                ":1/v1/chat/completions",
+            ] {
+                assert_eq!(sent(base, bad), None, "{base} {bad}");
+            }
         }
     }
 

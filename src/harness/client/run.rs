@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use super::agent::joined;
+use super::agent::{TOKEN_VARIABLE, joined};
 use super::error::{ClientError, Kind, at};
 use super::layout::{Place, Record};
 use super::mount::{mount, reserve};
@@ -82,6 +82,7 @@ pub async fn program_help(record: &Record, words: &[OsString], path: &OsStr) -> 
     let status = tokio::process::Command::new(&record.program)
         .args(words)
         .env("PATH", joined(&record.path, path))
+        .env_remove(TOKEN_VARIABLE)
         .status()
         .await
         .map_err(at("start", &record.program))?;
@@ -183,7 +184,7 @@ pub async fn run(
     env.extend(adapter.binding_env(record.api, &binding)?);
     env.extend([
         ("REEF_SERVICE_URL".to_owned(), proxy.url()),
-        ("REEF_TOKEN".to_owned(), proxy.key.clone()),
+        (TOKEN_VARIABLE.to_owned(), proxy.key.clone()),
         ("REEF_SCENARIO".to_owned(), record.scenario.to_string()),
         ("REEF_HARNESS_ADAPTER".to_owned(), record.adapter.clone()),
         ("REEF_HARNESS_DEST".to_owned(), root.clone()),

@@ -263,6 +263,7 @@ mod tests {
         ReleaseId::new(format!("{n:040x}")).unwrap()
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "a test hands over what it just wrote")]
     fn step(n: u8, operation: Operation, outcome: &str, metrics: Value) -> StepRow {
         StepRow {
             step: u64::from(n),

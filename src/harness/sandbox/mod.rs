@@ -96,7 +96,7 @@ impl Sandbox {
     /// Runs a job to its end. Dropping the future kills everything in it.
     pub async fn run(&self, job: &Job, cancel: &CancellationToken) -> Result<Outcome, SandboxError> {
         let failed = |reason: String| SandboxError::Failed { reason };
-        let limit = GRACE + Duration::from_secs_f64(job.phases.iter().map(|phase| phase.seconds.max(0.0)).sum());
+        let limit = job.phases.iter().fold(GRACE, |all, phase| all + phase.limit());
         let mut line = serde_json::to_vec(job).map_err(|error| failed(error.to_string()))?;
         line.push(b'\n');
         let mut child = Command::new(&self.program)

@@ -158,7 +158,7 @@ fn watch(
     begun: Instant,
     outcome: &mut PhaseOutcome,
 ) -> Ended {
-    let deadline = begun + Duration::from_secs_f64(phase.seconds.clamp(0.0, 1e6));
+    let deadline = begun + phase.limit();
     let mut next_count = begun;
     loop {
         // Orphans come to this process, so everybody's end is collected, not only the program's.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +92,13 @@ pub struct Phase {
     pub inputs: Vec<Input>,
     /// Seconds it may take.
     pub seconds: f64,
+}
+
+impl Phase {
+    /// How long it may take: what is no time at all is none, and nothing takes longer than a fortnight.
+    pub(super) fn limit(&self) -> Duration {
+        Duration::try_from_secs_f64(self.seconds.min(1e6)).unwrap_or_default()
+    }
 }
 
 /// Programs to run one after another on the same files.

@@ -7,8 +7,11 @@ use super::refusal::{Refusal, Rule};
 
 const DEEPEST: usize = 16;
 
-/// The fields of a text's frontmatter, and the text after it. `None` for a text without one.
-pub(super) fn split(text: &str) -> Result<Option<(Map<String, Value>, &str)>, String> {
+/// The fields of a text's frontmatter, and the text after it.
+type Parts<'a> = (Map<String, Value>, &'a str);
+
+/// A text's frontmatter and the rest; `None` for a text without one.
+pub(super) fn split(text: &str) -> Result<Option<Parts<'_>>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else {
         return Ok(None);

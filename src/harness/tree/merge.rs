@@ -143,6 +143,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "a test hands over what it just wrote")]
     fn tree(entries: Value) -> Tree {
         Tree::from_json(&entries).unwrap()
     }

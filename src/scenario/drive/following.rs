@@ -132,8 +132,8 @@ impl Driver {
             }
             let (answer, next) = (before.row.id, after.row.id);
             let id = report_id(&answer)?;
-            let report = |said| parse_report(id.clone(), scenario.clone(), fields(said, &answer, &next));
-            let report = match grade.and_then(|said| report(said).map_err(|error| error.to_string())) {
+            let report = |said: &Value| parse_report(id.clone(), scenario.clone(), fields(said, &answer, &next));
+            let report = match grade.and_then(|said| report(&said).map_err(|error| error.to_string())) {
                 Ok(report) => report,
                 Err(error) => {
                     let failures = followed.failures.entry(answer.clone()).or_default();
@@ -143,7 +143,7 @@ impl Driver {
                         followed.again.push((answer, next));
                         continue;
                     }
-                    report(json!({"feedback": format!("could not be graded: {error}")}))?
+                    report(&json!({"feedback": format!("could not be graded: {error}")}))?
                 }
             };
             followed.failures.remove(&answer);
@@ -179,7 +179,7 @@ impl Driver {
 }
 
 /// What is stored of a grade. Without a score the answer never trains, and the report says why.
-fn fields(said: Value, answer: &RecordId, next: &RecordId) -> Map<String, Value> {
+fn fields(said: &Value, answer: &RecordId, next: &RecordId) -> Map<String, Value> {
     let mut fields = Map::new();
     let scored = said["score"].is_number();
     for key in ["score", "feedback"] {
@@ -204,7 +204,7 @@ mod tests {
         let (answer, next) = (RecordId::new("a").unwrap(), RecordId::new("b").unwrap());
         let id = report_id(&answer).unwrap();
         let scenario = ScenarioName::new("s").unwrap();
-        let scored = fields(json!({"score": 0.5, "feedback": "thanked"}), &answer, &next);
+        let scored = fields(&json!({"score": 0.5, "feedback": "thanked"}), &answer, &next);
         let report = parse_report(id.clone(), scenario.clone(), scored).unwrap();
         assert_eq!(
             (report.score, report.metadata["training"]["eligible"].clone()),
@@ -213,12 +213,12 @@ mod tests {
         let skipped = parse_report(
             id.clone(),
             scenario,
-            fields(json!({"feedback": "small talk"}), &answer, &next),
+            fields(&json!({"feedback": "small talk"}), &answer, &next),
         )
         .unwrap();
         assert_eq!(skipped.score, None);
         assert_eq!(skipped.metadata["training"]["eligible"], json!(false));
-        assert_eq!(skipped.references, [answer.clone()]);
+        assert_eq!(skipped.references, std::slice::from_ref(&answer));
         assert_eq!(
             id,
             report_id(&answer).unwrap(),

@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::ScenarioName;
 use crate::harness::adapter::{Adapter, Adapters};
-use crate::harness::client::{ClientError, Home, Kind, Place, Record, installations};
+use crate::harness::client::{ClientError, Home, Kind, Place, Record, TOKEN_VARIABLE, installations};
 
 /// Install and run agents on the trees a service serves, and look at trees
 #[derive(Debug, Args)]
@@ -186,7 +186,7 @@ impl From<ClientError> for CliError {
 
 /// The environment's token, if it names one.
 pub(super) fn token(context: &Context) -> Option<String> {
-    context.env("REEF_TOKEN").map(str::to_owned)
+    context.env(TOKEN_VARIABLE).map(str::to_owned)
 }
 
 /// The environment's `PATH`.

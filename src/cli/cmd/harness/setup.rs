@@ -10,7 +10,8 @@ use serde_json::json;
 use super::{Chosen, WhichArgs, token};
 use crate::cli::{CliError, Context, Exit};
 use crate::harness::client::{
-    Check, CheckOffs, Manifest, Place, Requirement, Service, effective_token, requirements, set_env, stored_env,
+    Check, CheckOffs, Manifest, Place, Requirement, Service, TOKEN_VARIABLE, effective_token, requirements, set_env,
+    stored_env,
 };
 
 /// Go through what the release needs on this machine
@@ -116,6 +117,8 @@ pub(super) fn go_through(
     env.extend(
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
     );
+    // What a check runs came from the service, and is not told its token.
+    env.remove(TOKEN_VARIABLE);
     let open: Vec<Requirement> = checked.unmet(requires).into_iter().cloned().collect();
     let mut left = Vec::new();
     for item in &open {

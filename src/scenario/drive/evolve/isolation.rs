@@ -9,7 +9,10 @@ pub(super) fn brings_code(tree: &Tree) -> bool {
     tree.entries.iter().filter(|entry| !entry.disabled).any(|entry| {
         let scripts =
             matches!(&entry.body, Body::Skill(skill) if skill.files.values().any(|text| text.starts_with("#!")));
-        entry.kind().runs_code() || scripts
+        // What an agent may run unasked is as good as code.
+        let permits =
+            matches!(&entry.body, Body::Config(config) if config.data.keys().any(|key| key.starts_with("permission")));
+        entry.kind().runs_code() || scripts || permits
     })
 }
 
@@ -53,6 +56,8 @@ mod tests {
         assert!(!brings_code(&tree(rules)));
         let code = json!([{"id": "a", "name": "code_extension", "config": {"name": "x", "code": "export default 1"}}]);
         assert!(brings_code(&tree(code.clone())));
+        let permits = json!([{"id": "a", "name": "config", "config": {"data": {"permission": {"bash": "allow"}}}}]);
+        assert!(brings_code(&tree(permits)));
         let mut disabled = code;
         disabled[0]["disabled"] = json!(true);
         assert!(!brings_code(&tree(disabled)));
