@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on this machine alone, in ten minutes after set-up: builds Reef, serves a small model with
+# The main job on this machine alone, made to take ten minutes after set-up: builds Reef, serves a small model with
 # `reef serve -c recipes/sao/examples/quickstart/serve.toml`, sends it support tickets, reports whether the answers were
 # right, and shows the reward on held-out tickets rise while it serves: releases through the gate under traffic, a candidate
 # refused, a rollback and the way back. Installs what it needs (scripts/setup.sh); can be run again at any time.

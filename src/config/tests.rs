@@ -398,7 +398,7 @@ fn bad_references_are_refused_and_every_missing_variable_is_named() {
 
 #[test]
 fn no_message_and_no_row_holds_a_secret() {
-    let text = "reef:\n  token: hunter2\n  tokens: [hunter2]\n  served-url: http://u:hunter2@h/\ninference:\n  upstream-api-key: hunter2\n  \
+    let text = "reef:\n  token: hunter2\n  tokens: [hunter2]\ninference:\n  upstream-url: http://u:hunter2@h/\n  upstream-api-key: hunter2\n  \
                 sampling-defaults: {deep: [{api-key: hunter2}]}\n";
     let settings = yaml(text);
     assert!(!format!("{settings:?} {:?} {:?}", settings.rows(), settings.reef).contains("hunter2"));
@@ -408,6 +408,8 @@ fn no_message_and_no_row_holds_a_secret() {
         "reef:\n  tokens: hunter2\n",
         "reef:\n  port: hunter2\n",
         "reef:\n  tokn: hunter2\n",
+        "reef:\n  served-url: http://u:hunter2@h/\n",
+        "reef:\n  served-url: \"http://h/'$(hunter2)'\"\n",
         "inference:\n  upstream-api: hunter2\n",
         "storage:\n  on-failure: hunter2\n  retention-max-bytes: hunter2\n",
     ] {

@@ -191,20 +191,19 @@ pub async fn run(
         ("REEF_HARNESS_SESSION".to_owned(), session),
         ("REEF_HARNESS_WRAPPER".to_owned(), record.wrapper.display().to_string()),
     ]);
-    // What Reef installed comes first, so that an agent that starts itself finds itself and the Node.js it needs. The
-    // machine's own directories only help where a bare environment lacks them, and do not change a person's order.
-    let mut dirs: Vec<PathBuf> = record.path.clone();
-    dirs.extend(record.program.parent().map(PathBuf::from));
-    let (first, last): (Vec<PathBuf>, Vec<PathBuf>) = dirs.into_iter().partition(|dir| dir.starts_with(&record.data));
-    let path = std::env::split_paths(&options.path).chain(last);
-    let path = std::env::join_paths(path).unwrap_or(options.path);
+    // What Reef installed comes first, so that an agent that starts itself finds itself and the Node.js it needs; so does
+    // what was found at installation and this environment lacks. What a person has on PATH keeps its order.
+    let known: Vec<PathBuf> = std::env::split_paths(&options.path).collect();
+    let mut first: Vec<PathBuf> = record.path.clone();
+    first.extend(record.program.parent().map(PathBuf::from));
+    first.retain(|dir| dir.starts_with(&record.data) || !known.contains(dir));
     let has = |path: &str| mounted.files.iter().any(|file| file == path);
     let mut spawn = tokio::process::Command::new(&record.program);
     spawn
         .args(adapter.extra_arguments(has, &root, &state))
         .args(&options.args)
         .envs(env)
-        .env("PATH", joined(&first, &path));
+        .env("PATH", joined(&first, &options.path));
     let caught = super::signals::catch().map_err(at("watch", &record.program))?;
     let mut child = spawn.spawn().map_err(at("start", &record.program))?;
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);

@@ -351,7 +351,7 @@ mod tests {
             "protected; timed out",
             "TOKEN_NAME",
             "Refused: x: bad",
-            "releases/0/page",
+            "releases&#x2f;0&#x2f;page",
             "promoted by",
             "2.5",
         ] {
