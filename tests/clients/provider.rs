@@ -82,7 +82,7 @@ fn call(body: &Value) -> Option<Says> {
     let known = [
         ("weather", ARGUMENTS.to_owned()),
         ("bash", plain.clone()),
-        ("Bash", plain.clone()),
+        ("Bash", plain),
         ("exec_command", json!({"cmd": SHELL}).to_string()),
         ("shell_command", json!({"command": SHELL}).to_string()),
         ("shell", json!({"command": ["sh", "-c", SHELL]}).to_string()),
