@@ -102,8 +102,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     let mut words = Vec::new();
     let mut word = String::new();
     let (mut quote, mut has_word) = (None, false);
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
+    for c in line.chars() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
             (Some(_), c) => word.push(c),

@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "a failed test may panic"
 )]
 #![cfg(target_os = "linux")]
@@ -406,8 +407,7 @@ fn a_budget_ends_a_step_undecided_and_blocks_the_next() {
 
 #[test]
 fn a_model_that_is_down_is_no_evidence() {
-    let scripted = Scripted::good();
-    let answer = scripted.clone().script();
+    let answer = Scripted::good().script();
     let upstream = Upstream::start(move |seen, n| {
         if String::from_utf8_lossy(&seen.body).contains("You improve the harness") || seen.method == "GET" {
             return answer(seen, n);

@@ -6,6 +6,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "a failed test may panic"
 )]
 #![cfg(target_os = "linux")]
