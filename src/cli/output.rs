@@ -1,7 +1,7 @@
 //! The only place that writes to standard output and standard error.
 //!
 //! With `--json`, data is one object (`{"version":1,"kind":…}`) or one object a line for events
-//! (`{"version":1,"event":…}`), and an error is one object on standard error.
+//! (`{"version":1,"event":…}`); an error is one object on standard error, and so is each sign of progress.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -90,6 +90,14 @@ impl Output {
     /// Writes one event as a line of JSON.
     pub(crate) fn event(&self, event: &str, value: &impl Serialize) -> Result<(), CliError> {
         self.line(&tagged("event", event, value)?)
+    }
+
+    /// Writes a sign of progress as a line of JSON to standard error: standard output holds the data alone, however long
+    /// the work takes.
+    pub(crate) fn progress(&self, value: &impl Serialize) {
+        if let Ok(line) = tagged("event", "progress", value) {
+            talk(&line);
+        }
     }
 
     /// Writes one value as a line of JSON, for data that is itself JSON lines (an export, say).

@@ -1,4 +1,4 @@
-//! Progress of long work: a bar on a terminal, events under `--json`, otherwise silence.
+//! Progress of long work, on standard error: a bar on a terminal, events under `--json`, otherwise silence.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -63,8 +63,7 @@ impl<'a> Progress<'a> {
         if self.output.json() && self.last_event.elapsed() >= EVENT_INTERVAL {
             self.last_event = Instant::now();
             let event = json!({"what": self.what, "done": done, "total": self.total, "message": message});
-            // A reader that went away is noticed by the next write of data.
-            let _gone = self.output.event("progress", &event);
+            self.output.progress(&event);
         }
     }
 
@@ -109,8 +108,7 @@ impl Spinner {
                 if output.json() {
                     wait = EVENT_INTERVAL;
                     let event = json!({"what": what, "seconds": started.elapsed().as_secs_f64()});
-                    // A reader that went away is noticed by the next write of data.
-                    let _gone = output.event("progress", &event);
+                    output.progress(&event);
                     continue;
                 }
                 wait = Duration::from_millis(100);

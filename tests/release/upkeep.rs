@@ -56,6 +56,33 @@ fn objects(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// However long the work takes, a script finds one object on standard output; what is said meanwhile is elsewhere.
+#[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs the feature failpoints")]
+fn slow_work_says_so_on_standard_error_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    reef_json(dir, &["scenario", "create", "s"]);
+    import(dir, 1, 1);
+    std::fs::write(dir.join("tree/AGENTS.md"), "another\n").unwrap();
+    let output = reef(
+        dir,
+        "release::after_intent=sleep(600)",
+        &["release", "import", "tree", "--json"],
+    );
+    let slow: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (output.status.success(), &slow["kind"]),
+        (true, &Value::from("published"))
+    );
+    let said = String::from_utf8(output.stderr).unwrap();
+    let progress: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&progress["event"], &progress["what"]),
+        (&Value::from("progress"), &Value::from("publishing"))
+    );
+}
+
 #[test]
 fn collection_takes_back_what_retention_does_not_keep() {
     let dir = tempfile::tempdir().unwrap();
