@@ -129,21 +129,18 @@ fn spec(args: &EvalArgs, gate: GateSpec, suite: &Suite, trials: u32) -> Result<G
             );
         }
     };
-    let most = match args.trials {
-        Some(trials) => trials.saturating_mul(tasks),
-        None => gate.maximum_pairs,
+    let runs = trials.saturating_mul(tasks).max(1);
+    let maximum_pairs = match (selector, args.trials) {
+        (SelectorKind::Paired, None) => gate.maximum_pairs,
+        _ => runs,
     };
     Ok(GateSpec {
         selector,
         evaluator: EvaluatorKind::Suite,
         suite: Some(suite.name.clone()),
         alpha: args.alpha.unwrap_or(gate.alpha),
-        maximum_pairs: if selector == SelectorKind::Paired {
-            most
-        } else {
-            trials.saturating_mul(tasks).max(1)
-        },
-        minimum_pairs: gate.minimum_pairs.min(most),
+        maximum_pairs,
+        minimum_pairs: gate.minimum_pairs.min(maximum_pairs),
         floor_score: args.floor.unwrap_or(gate.score_range[0]),
         repeats: trials,
         ..gate
