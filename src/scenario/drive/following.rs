@@ -125,7 +125,8 @@ impl Driver {
             let grade = self.ask_grader(&before, &after, cancel).await;
             (before, after, grade)
         }))
-        .buffer_unordered(AT_ONCE);
+        // In the order of the traffic, so that what is trained when does not depend on which program was quicker.
+        .buffered(AT_ONCE);
         while let Some((before, after, grade)) = asked.next().await {
             if cancel.is_cancelled() {
                 return Err(LoopError::Stopped);
