@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::cursor::Cursor;
 use super::event::{Effect, Event};
 use super::history::History;
-use super::page::{Body, Page};
+use super::page::Page;
 use super::rows;
 use super::snapshot::{ScenarioFacts, Snapshot, StepFacts};
-use super::source::{Decision, Fault, Want};
+use super::source::{Choice, Fault, Want};
 use super::theme::Theme;
 use crate::telemetry::LogLine;
 
@@ -60,10 +60,7 @@ impl Screen {
 /// A decision waiting for a person's yes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
-    pub(super) decision: Decision,
-    pub(super) scenario: String,
-    pub(super) release: String,
-    pub(super) note: String,
+    pub(super) choice: Choice,
     /// Yes was said; the outcome is on its way.
     pub(super) sent: bool,
 }
@@ -178,12 +175,16 @@ impl App {
                 self.settle();
                 Vec::new()
             }
-            Event::Record(result) => self.fill(result.map(Body::Record)),
-            Event::Evidence(result) => self.fill(result.map(Body::Evidence)),
-            Event::Diff(result) => self.fill(result.map(Body::Diff)),
-            Event::File(result) => self.fill(result.map(Body::File)),
-            Event::Decided(result) => {
-                self.question = None;
+            Event::Read(asked, result) => {
+                if let Some(page) = &mut self.page {
+                    page.fill(&asked, result);
+                }
+                Vec::new()
+            }
+            Event::Decided(choice, result) => {
+                if self.question.as_ref().is_some_and(|question| question.choice == choice) {
+                    self.question = None;
+                }
                 self.message = Some(match result {
                     Ok(said) => said,
                     Err(fault) => format!("not done: {fault}"),
@@ -218,15 +219,6 @@ impl App {
             let keys = rows::keys(self, screen);
             self.cursors[screen.place()].settle(&keys);
         }
-    }
-
-    /// Puts what was read on the open page.
-    fn fill(&mut self, result: Result<Body, Fault>) -> Vec<Effect> {
-        if let Some(page) = &mut self.page {
-            page.body = result.unwrap_or_else(Body::Failed);
-            page.scroll = 0;
-        }
-        Vec::new()
     }
 
     /// Asks for a look, unless one is under way.

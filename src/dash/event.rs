@@ -2,8 +2,9 @@
 
 use crossterm::event::{KeyEvent, MouseEvent};
 
-use super::snapshot::{DiffFile, Evidence, RecordDetail, Snapshot};
-use super::source::{Decision, Fault, Want};
+use super::page::Body;
+use super::snapshot::Snapshot;
+use super::source::{Choice, Fault, Want};
 use crate::telemetry::LogLine;
 
 /// Something happened.
@@ -21,16 +22,10 @@ pub(super) enum Event {
     Snapshot(Result<Box<Snapshot>, Fault>),
     /// The log was read.
     Logs(Result<Vec<LogLine>, Fault>),
-    /// A record was read.
-    Record(Result<Box<RecordDetail>, Fault>),
-    /// The evidence of a step was read.
-    Evidence(Result<Box<Evidence>, Fault>),
-    /// Two releases were compared.
-    Diff(Result<Vec<DiffFile>, Fault>),
-    /// A file was read.
-    File(Result<String, Fault>),
-    /// A decision was carried out, or not.
-    Decided(Result<String, Fault>),
+    /// What a page asked for was read. It names the page: another one may be open by now.
+    Read(Effect, Result<Body, Fault>),
+    /// This decision was carried out, or not.
+    Decided(Choice, Result<String, Fault>),
     /// Something in the background broke; the screen stays.
     Broken(String),
     /// A signal asked to end.
@@ -53,12 +48,7 @@ pub(super) enum Effect {
     /// Read a file of a release.
     ReadFile(String, String, String),
     /// Carry out a decision.
-    Decide {
-        scenario: String,
-        release: String,
-        decision: Decision,
-        note: String,
-    },
+    Decide(Choice),
     /// Put a text on the clipboard of the terminal.
     Copy(String),
     /// Stop the process as the shell's job control does.

@@ -10,7 +10,7 @@ use super::snapshot::{
     DiffFile, Evidence, FileFacts, Focus, JobFacts, RecordDetail, RecordFacts, ScenarioFacts, Service, Snapshot,
     StepFacts,
 };
-use super::source::{Decision, Fault, Source, Want};
+use super::source::{Choice, Fault, Source, Want};
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
 use crate::experience::{
     Experience, Job, LoopFacts, Order, Record, RecordQuery, RecordRow, Scenario, Stats, StepQuery, StepRow, StoreError,
@@ -52,7 +52,7 @@ pub trait Outside: Send {
     /// Its status.
     fn status(&mut self) -> Option<Value>;
     /// Does what a person decided, as `reef release` does.
-    fn decide(&mut self, scenario: &str, release: &str, decision: Decision, note: &str) -> Result<String, Fault>;
+    fn decide(&mut self, choice: &Choice) -> Result<String, Fault>;
 }
 
 /// Where the files are.
@@ -334,8 +334,8 @@ impl<O: Outside> Source for Files<O> {
             .map_err(|error| Fault::new(format!("cannot read the logs in {}: {error}", self.at.logs.display())))
     }
 
-    fn decide(&mut self, scenario: &str, release: &str, decision: Decision, note: &str) -> Result<String, Fault> {
-        self.outside.decide(scenario, release, decision, note)
+    fn decide(&mut self, choice: &Choice) -> Result<String, Fault> {
+        self.outside.decide(choice)
     }
 }
 

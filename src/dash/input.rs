@@ -9,7 +9,7 @@ use super::event::Effect;
 use super::keys::{self, Action};
 use super::page::{Body, Page};
 use super::rows;
-use super::source::Decision;
+use super::source::{Choice, Decision};
 use super::view::{self, Areas};
 
 /// The longest filter or note.
@@ -47,17 +47,15 @@ fn answer(app: &mut App, key: KeyEvent) -> Vec<Effect> {
         _ if question.sent => {}
         KeyCode::Enter => {
             question.sent = true;
-            return vec![Effect::Decide {
-                scenario: question.scenario.clone(),
-                release: question.release.clone(),
-                decision: question.decision,
-                note: question.note.trim().to_owned(),
-            }];
+            question.choice.note = question.choice.note.trim().to_owned();
+            return vec![Effect::Decide(question.choice.clone())];
         }
         KeyCode::Backspace => {
-            question.note.pop();
+            question.choice.note.pop();
         }
-        KeyCode::Char(c) if typed(key) && question.note.chars().count() < LONGEST => question.note.push(c),
+        KeyCode::Char(c) if typed(key) && question.choice.note.chars().count() < LONGEST => {
+            question.choice.note.push(c);
+        }
         _ => {}
     }
     Vec::new()
@@ -210,15 +208,15 @@ fn open(app: &mut App) -> Vec<Effect> {
             let Some(id) = rows::records(app).get(at).map(|row| row.id.clone()) else {
                 return Vec::new();
             };
-            app.page = Some(Page::new(format!("record {id}")));
-            vec![Effect::ReadRecord(scenario, id)]
+            let title = format!("record {id}");
+            read(app, title, Effect::ReadRecord(scenario, id))
         }
         Screen::Training | Screen::Releases => {
             let Some(step) = app.selected_step().map(|step| step.step) else {
                 return Vec::new();
             };
-            app.page = Some(Page::new(format!("evidence of step {step}")));
-            vec![Effect::ReadEvidence(scenario, step)]
+            let title = format!("evidence of step {step}");
+            read(app, title, Effect::ReadEvidence(scenario, step))
         }
         Screen::Harness => {
             let Some(path) = rows::files(app).get(at).map(|file| file.path.clone()) else {
@@ -227,15 +225,11 @@ fn open(app: &mut App) -> Vec<Effect> {
             let Some(release) = app.focused().and_then(|facts| facts.release.clone()) else {
                 return Vec::new();
             };
-            app.page = Some(Page::new(path.clone()));
-            vec![Effect::ReadFile(scenario, release, path)]
+            read(app, path.clone(), Effect::ReadFile(scenario, release, path))
         }
         Screen::Logs => {
             if let Some(line) = rows::logs(app).get(at).map(|line| (*line).clone()) {
-                app.page = Some(Page {
-                    body: Body::Log(line),
-                    ..Page::new("log line".to_owned())
-                });
+                app.page = Some(Page::showing("log line".to_owned(), Body::Log(line)));
             }
             Vec::new()
         }
@@ -281,8 +275,13 @@ fn diff(app: &mut App) -> Vec<Effect> {
         return Vec::new();
     };
     let title = format!("{} -> {}", super::text::short(&old), super::text::short(&new));
-    app.page = Some(Page::new(title));
-    vec![Effect::ReadDiff(scenario, old, new)]
+    read(app, title, Effect::ReadDiff(scenario, old, new))
+}
+
+/// Opens a page, and asks for what belongs on it.
+fn read(app: &mut App, title: String, asked: Effect) -> Vec<Effect> {
+    app.page = Some(Page::waiting(title, &asked));
+    vec![asked]
 }
 
 /// Asks before anything is moved; what makes no sense is said at once.
@@ -309,10 +308,13 @@ fn ask(app: &mut App, decision: Decision) {
         return;
     }
     app.question = Some(Question {
-        decision,
-        scenario: app.scenario.clone().unwrap_or_default(),
-        release: step.release.clone(),
-        note: String::new(),
+        choice: Choice {
+            decision,
+            scenario: app.scenario.clone().unwrap_or_default(),
+            release: step.release.clone(),
+            head,
+            note: String::new(),
+        },
         sent: false,
     });
 }

@@ -30,7 +30,7 @@ pub use plain::plain_lines;
 pub use remote::{Fetch, Remote};
 pub use run::{DashError, DashOptions, run};
 pub use snapshot::{Evidence, Focus, RecordFacts, Snapshot};
-pub use source::{Decision, Fault, Source, Want};
+pub use source::{Choice, Decision, Fault, Source, Want};
 pub use theme::Theme;
 
 #[cfg(test)]

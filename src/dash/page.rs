@@ -4,6 +4,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthChar;
 
+use super::event::Effect;
 use super::snapshot::{DiffFile, Evidence, RecordDetail};
 use super::source::Fault;
 use super::text;
@@ -14,11 +15,14 @@ use crate::telemetry::LogLine;
 /// An open page.
 pub(super) struct Page {
     pub(super) title: String,
+    /// What was asked for it; only the answer to this belongs on it.
+    asked: Option<Effect>,
     pub(super) body: Body,
     pub(super) scroll: usize,
 }
 
 /// What is on it.
+#[derive(Debug)]
 pub(super) enum Body {
     Waiting,
     Failed(Fault),
@@ -30,12 +34,31 @@ pub(super) enum Body {
 }
 
 impl Page {
-    /// A page whose content is on its way.
-    pub(super) fn new(title: String) -> Self {
+    /// A page whose content is on its way, as the answer to `asked`.
+    pub(super) fn waiting(title: String, asked: &Effect) -> Self {
         Self {
             title,
+            asked: Some(asked.clone()),
             body: Body::Waiting,
             scroll: 0,
+        }
+    }
+
+    /// A page whose content is at hand.
+    pub(super) fn showing(title: String, body: Body) -> Self {
+        Self {
+            title,
+            asked: None,
+            body,
+            scroll: 0,
+        }
+    }
+
+    /// Takes the answer to `asked`, if this page asked that.
+    pub(super) fn fill(&mut self, asked: &Effect, result: Result<Body, Fault>) {
+        if self.asked.as_ref() == Some(asked) {
+            self.body = result.unwrap_or_else(Body::Failed);
+            self.scroll = 0;
         }
     }
 

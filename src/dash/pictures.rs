@@ -8,7 +8,6 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
 use super::app::Screen;
-use super::event::Event;
 use super::sample;
 use super::screens_tests::{app, buffer};
 use super::theme::Theme;
@@ -115,8 +114,8 @@ fn pictures() -> Vec<(&'static str, String)> {
         .collect();
     let mut app = app((120, 34), Theme::Dark);
     app.screen = Screen::Releases;
-    app.page = Some(super::page::Page::new("evidence of step 23".to_owned()));
-    app.update(Event::Evidence(Ok(Box::new(sample::evidence()))));
+    let body = super::page::Body::Evidence(Box::new(sample::evidence()));
+    app.page = Some(super::page::Page::showing("evidence of step 23".to_owned(), body));
     pictures.push(("evidence", svg(&buffer(&app), "reef dash: the evidence of a step")));
     pictures
 }

@@ -9,7 +9,7 @@ use super::read;
 use super::snapshot::{
     DiffFile, Evidence, FileFacts, Focus, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
 };
-use super::source::{Decision, Fault, Source, Want};
+use super::source::{Choice, Decision, Fault, Source, Want};
 use crate::sys::clock;
 use crate::telemetry::LogLine;
 
@@ -294,15 +294,20 @@ impl<F: Fetch> Source for Remote<F> {
         ))
     }
 
-    fn decide(&mut self, scenario: &str, release: &str, decision: Decision, note: &str) -> Result<String, Fault> {
+    fn decide(&mut self, choice: &Choice) -> Result<String, Fault> {
+        let release = choice.release.as_str();
         let mut body = json!({"release_id": release});
-        if !note.is_empty() {
-            body["note"] = json!(note);
+        if !choice.note.is_empty() {
+            body["note"] = json!(choice.note);
         }
-        let answer = self.fetch.post(&self.path(scenario, decision.as_str()), &body)?;
+        if let Some(head) = choice.head.as_ref().filter(|_| choice.decision != Decision::Reject) {
+            body["expected_head"] = json!(head);
+        }
+        let path = self.path(&choice.scenario, choice.decision.as_str());
+        let answer = self.fetch.post(&path, &body)?;
         // What was decided shows in the chain, not in status.
         self.seen = None;
-        Ok(match (decision, answer["live"].as_bool()) {
+        Ok(match (choice.decision, answer["live"].as_bool()) {
             (Decision::Reject, _) => format!("rejected {release}"),
             (_, Some(false)) => format!(
                 "published, not live: {}",

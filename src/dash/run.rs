@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::app::App;
 use super::event::{Effect, Event};
+use super::page::Body;
 use super::source::Source;
 use super::terminal::{Screen, copy, present};
 use super::theme::Theme;
@@ -179,19 +180,15 @@ fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
 fn perform(source: &mut dyn Source, effect: Effect) -> Option<Event> {
     // A failure here is told as a panic is; only tests arm it.
     let _armed = hit("dash::look");
-    Some(match effect {
-        Effect::Look(want) => Event::Snapshot(source.snapshot(&want).map(Box::new)),
-        Effect::ReadLogs => Event::Logs(source.logs()),
-        Effect::ReadRecord(scenario, id) => Event::Record(source.record(&scenario, &id).map(Box::new)),
-        Effect::ReadEvidence(scenario, step) => Event::Evidence(source.evidence(&scenario, step).map(Box::new)),
-        Effect::ReadDiff(scenario, old, new) => Event::Diff(source.diff(&scenario, &old, &new)),
-        Effect::ReadFile(scenario, release, path) => Event::File(source.file(&scenario, &release, &path)),
-        Effect::Decide {
-            scenario,
-            release,
-            decision,
-            note,
-        } => Event::Decided(source.decide(&scenario, &release, decision, &note)),
+    let read = match &effect {
+        Effect::Look(want) => return Some(Event::Snapshot(source.snapshot(want).map(Box::new))),
+        Effect::ReadLogs => return Some(Event::Logs(source.logs())),
+        Effect::Decide(choice) => return Some(Event::Decided(choice.clone(), source.decide(choice))),
         Effect::Copy(_) | Effect::Suspend | Effect::Quit(_) => return None,
-    })
+        Effect::ReadRecord(scenario, id) => source.record(scenario, id).map(Box::new).map(Body::Record),
+        Effect::ReadEvidence(scenario, step) => source.evidence(scenario, *step).map(Box::new).map(Body::Evidence),
+        Effect::ReadDiff(scenario, old, new) => source.diff(scenario, old, new).map(Body::Diff),
+        Effect::ReadFile(scenario, release, path) => source.file(scenario, release, path).map(Body::File),
+    };
+    Some(Event::Read(effect, read))
 }

@@ -8,6 +8,7 @@ use ratatui::style::Color;
 
 use super::app::{App, Screen};
 use super::event::{Effect, Event};
+use super::page::Body;
 use super::source::{Decision, Fault};
 use super::theme::Theme;
 use super::{sample, view};
@@ -92,18 +93,17 @@ fn every_page_at_every_size() {
         press(&mut app, 'j');
         let effects = code(&mut app, KeyCode::Enter);
         assert!(matches!(&effects[..], [Effect::ReadRecord(scenario, _)] if scenario == "support-tickets"));
-        app.update(Event::Record(Ok(Box::new(sample::detail()))));
+        answer(&mut app, &effects, Body::Record(Box::new(sample::detail())));
         insta::assert_snapshot!(name("record"), text(&app));
         press(&mut app, '4');
-        assert_eq!(
-            code(&mut app, KeyCode::Enter),
-            [Effect::ReadEvidence("support-tickets".to_owned(), 23)]
-        );
-        app.update(Event::Evidence(Ok(Box::new(sample::evidence()))));
+        let effects = code(&mut app, KeyCode::Enter);
+        assert_eq!(effects, [Effect::ReadEvidence("support-tickets".to_owned(), 23)]);
+        answer(&mut app, &effects, Body::Evidence(Box::new(sample::evidence())));
         insta::assert_snapshot!(name("evidence"), text(&app));
         code(&mut app, KeyCode::Esc);
-        assert!(matches!(&press(&mut app, 'd')[..], [Effect::ReadDiff(..)]));
-        app.update(Event::Diff(Ok(sample::diff())));
+        let effects = press(&mut app, 'd');
+        assert!(matches!(&effects[..], [Effect::ReadDiff(..)]));
+        answer(&mut app, &effects, Body::Diff(sample::diff()));
         insta::assert_snapshot!(name("diff"), text(&app));
         code(&mut app, KeyCode::Esc);
         press(&mut app, 'P');
@@ -145,20 +145,20 @@ fn a_decision_is_asked_first_made_once_and_told() {
         press(&mut app, key);
     }
     let decided = code(&mut app, KeyCode::Enter);
-    let [
-        Effect::Decide {
-            release,
-            decision: Decision::Promote,
-            note,
-            ..
-        },
-    ] = &decided[..]
-    else {
+    let [Effect::Decide(choice)] = &decided[..] else {
         panic!("{decided:?}");
     };
-    assert_eq!((note.as_str(), release.len()), ("quick look", 40));
+    assert_eq!(
+        (choice.decision, choice.note.as_str(), choice.release.len()),
+        (Decision::Promote, "quick look", 40)
+    );
+    assert_eq!(
+        choice.head,
+        app.focused().unwrap().release,
+        "nothing moves when another release is served by then"
+    );
     assert!(code(&mut app, KeyCode::Enter).is_empty(), "decided twice");
-    let effects = app.update(Event::Decided(Err(Fault::new("the head moved"))));
+    let effects = app.update(Event::Decided(choice.clone(), Err(Fault::new("the head moved"))));
     assert!(matches!(&effects[..], [Effect::Look(_)]));
     assert!(text(&app).contains("not done: the head moved"));
     press(&mut app, 'X');
@@ -167,6 +167,39 @@ fn a_decision_is_asked_first_made_once_and_told() {
     assert!(app.question.is_none());
     press(&mut app, 'R');
     assert!(text(&app).contains("was never served"));
+}
+
+/// A slow answer must not be read as the evidence of another step, on which a person then decides.
+#[test]
+fn an_answer_that_comes_late_stays_off_another_page() {
+    let mut app = app((120, 40), Theme::Dark);
+    press(&mut app, '4');
+    let first = code(&mut app, KeyCode::Enter);
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'j');
+    let second = code(&mut app, KeyCode::Enter);
+    assert_ne!(first, second);
+    answer(&mut app, &first, Body::Evidence(Box::new(sample::evidence())));
+    assert!(text(&app).contains("reading …"), "{}", text(&app));
+    answer(&mut app, &second, Body::Evidence(Box::new(sample::evidence())));
+    assert!(!text(&app).contains("reading …"));
+    // The outcome of one decision does not close the question on another.
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'g');
+    press(&mut app, 'P');
+    let promote = app.question.as_ref().unwrap().choice.clone();
+    code(&mut app, KeyCode::Enter);
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'X');
+    app.update(Event::Decided(promote, Ok("now serving it".to_owned())));
+    assert!(app.question.is_some() && text(&app).contains("now serving it"));
+}
+
+/// What was asked for comes in.
+fn answer(app: &mut App, asked: &[Effect], body: Body) {
+    if let [asked] = asked {
+        app.update(Event::Read(asked.clone(), Ok(body)));
+    }
 }
 
 #[test]
@@ -210,8 +243,9 @@ fn the_mouse_chooses_tabs_and_lines_and_opens_them() {
     assert_eq!(app.screen, Screen::Traffic);
     at(&mut app, click, 10, 8);
     assert_eq!(app.cursor(), 5);
-    assert!(matches!(&at(&mut app, click, 10, 8)[..], [Effect::ReadRecord(..)]));
-    app.update(Event::Record(Ok(Box::new(sample::detail()))));
+    let effects = at(&mut app, click, 10, 8);
+    assert!(matches!(&effects[..], [Effect::ReadRecord(..)]));
+    answer(&mut app, &effects, Body::Record(Box::new(sample::detail())));
     at(&mut app, MouseEventKind::ScrollDown, 10, 8);
     code(&mut app, KeyCode::Esc);
     at(&mut app, MouseEventKind::ScrollDown, 10, 8);
@@ -269,8 +303,8 @@ fn every_size_is_survived() {
                     text(&app);
                 }
                 code(&mut app, KeyCode::Esc);
-                code(&mut app, KeyCode::Enter);
-                app.update(Event::Evidence(Ok(Box::new(sample::evidence()))));
+                let effects = code(&mut app, KeyCode::Enter);
+                answer(&mut app, &effects, Body::Evidence(Box::new(sample::evidence())));
                 press(&mut app, 'G');
                 text(&app);
             }

@@ -31,6 +31,21 @@ impl Decision {
     }
 }
 
+/// A decision, and what it was made on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// What to do.
+    pub decision: Decision,
+    /// The scenario.
+    pub scenario: String,
+    /// The release decided on.
+    pub release: String,
+    /// What the scenario served when the person was asked; nothing is moved when it serves another by now.
+    pub head: Option<String>,
+    /// Why; may be empty.
+    pub note: String,
+}
+
 /// Something could not be shown or done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -88,5 +103,5 @@ pub trait Source: Send {
     /// The newest lines of the log, oldest first.
     fn logs(&mut self) -> Result<Vec<crate::telemetry::LogLine>, Fault>;
     /// Does what a person decided; says what came of it.
-    fn decide(&mut self, scenario: &str, release: &str, decision: Decision, note: &str) -> Result<String, Fault>;
+    fn decide(&mut self, choice: &Choice) -> Result<String, Fault>;
 }

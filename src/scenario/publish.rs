@@ -289,9 +289,11 @@ impl Publisher {
         &self,
         scenario: &ScenarioName,
         target: &ReleaseId,
+        expect: Option<&ReleaseId>,
         note: Option<String>,
     ) -> Result<Published, PublishError> {
         let (head, row) = self.decidable(scenario, target).await?;
+        expected(scenario, expect, &head)?;
         if head == *target {
             return self.existing(head, false).await;
         }
@@ -322,14 +324,7 @@ impl Publisher {
                 state: row.state.as_str(),
             });
         }
-        if let Some(expect) = expect.filter(|expect| **expect != head) {
-            return Err(ReleaseError::Conflict {
-                scenario: scenario.clone(),
-                expected: Some(expect.clone()),
-                actual: Some(head),
-            }
-            .into());
-        }
+        expected(scenario, expect, &head)?;
         self.republish(scenario, head, target, Operation::Promote, note).await
     }
 
@@ -555,4 +550,17 @@ fn hit(name: &'static str) -> Result<(), PublishError> {
         }
         .into()
     })
+}
+
+/// Refuses where a decision was made on another head than the one now served.
+fn expected(scenario: &ScenarioName, expect: Option<&ReleaseId>, head: &ReleaseId) -> Result<(), PublishError> {
+    match expect {
+        Some(expect) if expect != head => Err(ReleaseError::Conflict {
+            scenario: scenario.clone(),
+            expected: Some(expect.clone()),
+            actual: Some(head.clone()),
+        }
+        .into()),
+        _ => Ok(()),
+    }
 }

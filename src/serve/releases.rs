@@ -81,7 +81,7 @@ pub(super) async fn one(state: &Arc<State>, name: &ScenarioName, id: &str) -> Re
 }
 
 /// `POST /reef/scenarios/{scenario}/rollback`, `promote` and `reject`: `{"release_id": …}`, with `note` and, for
-/// promote, `expected_head`.
+/// promote and rollback, `expected_head`.
 pub(super) async fn decide(
     state: &Arc<State>,
     name: &ScenarioName,
@@ -103,17 +103,17 @@ pub(super) async fn decide(
     let note = text("note")?;
     let expected = text("expected_head")?.map(ReleaseId::new).transpose()?;
     no_more(&fields, "release_id, note and expected_head")?;
-    if expected.is_some() && decision != "promote" {
+    if expected.is_some() && decision == "reject" {
         return Err(ApiError::bad_request(
             "invalid_request",
-            "expected_head belongs to promote",
+            "expected_head belongs to promote and rollback: a rejection moves no head",
         ));
     }
     let handle = existing(state, name).await?;
     let publisher = state.directory.publisher();
     let target = resolve(state, name, &target).await?;
     let published = match decision {
-        "rollback" => publisher.rollback(name, &target, note).await?,
+        "rollback" => publisher.rollback(name, &target, expected.as_ref(), note).await?,
         "promote" => publisher.promote(name, &target, expected.as_ref(), note).await?,
         _ => {
             publisher.reject(name, &target, note).await?;

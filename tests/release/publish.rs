@@ -80,7 +80,7 @@ async fn a_chain_grows_by_every_kind_of_decision() {
         .await
         .unwrap();
     assert_eq!(publisher.served(&s).unwrap().unwrap().release_id, one.release_id);
-    let unserved = publisher.rollback(&s, &held.release_id, None).await.unwrap_err();
+    let unserved = publisher.rollback(&s, &held.release_id, None, None).await.unwrap_err();
     assert!(matches!(unserved, PublishError::NeverServed { .. }));
     let promoted = publisher
         .promote(&s, &held.release_id, Some(&one.release_id), None)
@@ -91,14 +91,14 @@ async fn a_chain_grows_by_every_kind_of_decision() {
     let again = publisher.promote(&s, &held.release_id, None, None).await.unwrap_err();
     assert!(matches!(again, PublishError::NotHeld { state: "promoted", .. }));
     let back = publisher
-        .rollback(&s, &one.release_id, Some("worse".to_owned()))
+        .rollback(&s, &one.release_id, None, Some("worse".to_owned()))
         .await
         .unwrap();
     assert_eq!(back.content_id, one.content_id);
-    let noop = publisher.rollback(&s, &back.release_id, None).await.unwrap();
+    let noop = publisher.rollback(&s, &back.release_id, None, None).await.unwrap();
     assert!(!noop.appended);
     let unknown = publisher
-        .rollback(&s, &ReleaseId::new("0".repeat(40)).unwrap(), None)
+        .rollback(&s, &ReleaseId::new("0".repeat(40)).unwrap(), None, None)
         .await
         .unwrap_err();
     assert!(matches!(unknown, PublishError::Release(ReleaseError::NotFound { .. })));
@@ -177,7 +177,9 @@ async fn parallel_decisions_leave_one_line_and_a_row_for_each_winner() {
     for n in 0..24 {
         let (publisher, s) = (publisher.clone(), s.clone());
         let target = if n % 2 == 0 { first.clone() } else { second.clone() };
-        tries.push(tokio::spawn(async move { publisher.rollback(&s, &target, None).await }));
+        tries.push(tokio::spawn(async move {
+            publisher.rollback(&s, &target, None, None).await
+        }));
     }
     let mut won = 0;
     for task in tries {
@@ -209,7 +211,7 @@ async fn an_index_that_is_lost_is_rebuilt_from_the_chain() {
             .publish(candidate(rig.adapter("b", 2), &one.release_id, true))
             .await
             .unwrap();
-        publisher.rollback(&s, &head, None).await.unwrap();
+        publisher.rollback(&s, &head, None, None).await.unwrap();
         history(&publisher, &s)
     };
     for name in ["experience.db", "experience.db-wal", "experience.db-shm"] {

@@ -12,7 +12,7 @@ use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::{CliError, Context, Exit, running};
 use crate::config::Settings;
 use crate::dash::{
-    DashError, DashOptions, Decision, Fault, Fetch, Files, FilesAt, Outside, Remote, Running, Source, Theme,
+    Choice, DashError, DashOptions, Decision, Fault, Fetch, Files, FilesAt, Outside, Remote, Running, Source, Theme,
 };
 use crate::domain::ScenarioName;
 
@@ -152,10 +152,10 @@ impl Outside for Here {
         self.runtime.block_on(asked).ok()?.ok()
     }
 
-    fn decide(&mut self, scenario: &str, target: &str, decision: Decision, note: &str) -> Result<String, Fault> {
-        let scenario = ScenarioName::new(scenario).map_err(|error| Fault::of(&error))?;
-        let note = (!note.is_empty()).then(|| note.to_owned());
-        let work = release::decide(&self.context, Some(scenario), target, decision.into(), note);
+    fn decide(&mut self, choice: &Choice) -> Result<String, Fault> {
+        let scenario = ScenarioName::new(&choice.scenario).map_err(|error| Fault::of(&error))?;
+        let note = (!choice.note.is_empty()).then(|| choice.note.clone());
+        let work = release::decide(&self.context, Some(scenario), &choice.release, kind(choice), note);
         Ok(match self.runtime.block_on(work).map_err(fault)? {
             Decided::Rejected { release, .. } => format!("rejected {release}"),
             Decided::Published { published, .. } if !published.appended => "it is served already".to_owned(),
@@ -164,13 +164,12 @@ impl Outside for Here {
     }
 }
 
-impl From<Decision> for release::Kind {
-    fn from(decision: Decision) -> Self {
-        match decision {
-            Decision::Promote => Self::Promote { expect: None },
-            Decision::Reject => Self::Reject,
-            Decision::Rollback => Self::Rollback,
-        }
+fn kind(choice: &Choice) -> release::Kind {
+    let expect = choice.head.clone();
+    match choice.decision {
+        Decision::Promote => release::Kind::Promote { expect },
+        Decision::Reject => release::Kind::Reject,
+        Decision::Rollback => release::Kind::Rollback { expect },
     }
 }
 

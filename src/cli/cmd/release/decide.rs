@@ -40,6 +40,9 @@ pub(crate) struct RejectArgs {
 pub(crate) struct RollbackArgs {
     /// The release to serve again: head~1, or the first digits of an id
     release: String,
+    /// Refuse (exit 20) when the scenario serves another release than this
+    #[arg(long, value_name = "HEAD")]
+    expect: Option<String>,
     /// Why; kept with the release
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
@@ -54,8 +57,8 @@ pub(crate) enum Kind {
     Promote { expect: Option<String> },
     /// Refuse a held one.
     Reject,
-    /// Serve an older one again.
-    Rollback,
+    /// Serve an older one again, if the scenario serves `expect`.
+    Rollback { expect: Option<String> },
 }
 
 /// What came of a decision.
@@ -86,13 +89,14 @@ pub(crate) async fn decide(
             let expect = expect.map(|text| chain.resolve(&text)).transpose()?;
             publisher.promote(name, &target, expect.as_ref(), note).await?
         }
-        Kind::Rollback => {
-            let tried = publisher.rollback(name, &target, note.clone()).await;
+        Kind::Rollback { expect } => {
+            let expect = expect.map(|text| chain.resolve(&text)).transpose()?;
+            let tried = publisher.rollback(name, &target, expect.as_ref(), note.clone()).await;
             match (tried, remote(context, None)?) {
                 // What was pruned here may still be there.
                 (Err(PublishError::Release(ReleaseError::NotRestorable { .. })), Some(remote)) => {
                     publisher.restore(remote, target.clone()).await?;
-                    publisher.rollback(name, &target, note).await?
+                    publisher.rollback(name, &target, expect.as_ref(), note).await?
                 }
                 (tried, _) => tried?,
             }
@@ -111,13 +115,8 @@ pub(crate) fn promote(context: &Context, args: PromoteArgs) -> Result<Exit, CliE
 }
 
 pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, CliError> {
-    let work = decide(
-        context,
-        args.scenario.scenario,
-        &args.release,
-        Kind::Rollback,
-        args.note,
-    );
+    let kind = Kind::Rollback { expect: args.expect };
+    let work = decide(context, args.scenario.scenario, &args.release, kind, args.note);
     let spinner = Spinner::start(context.output(), "publishing");
     let decided = context.block_on(work)?;
     drop(spinner);
