@@ -1,5 +1,5 @@
 //! The `reef` program: everything is in the library.
 
-fn main() -> std::process::ExitCode {
+fn main() {
     reef::cli::main()
 }

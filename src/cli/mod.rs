@@ -25,7 +25,6 @@ mod table;
 pub use exit::{EXIT_CODES, Exit};
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
@@ -34,11 +33,11 @@ use context::Context;
 use error::{CliError, OrExit};
 use output::Output;
 
-/// Runs the program.
-pub fn main() -> ExitCode {
+/// Runs the program, and ends it.
+pub fn main() -> ! {
     crate::sys::failpoint::arm_from_env();
     let argv: Vec<OsString> = std::env::args_os().collect();
-    ExitCode::from(run(argv).code())
+    crate::sys::leave::leave(run(argv).code())
 }
 
 fn run(argv: Vec<OsString>) -> Exit {

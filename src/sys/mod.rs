@@ -4,5 +4,6 @@
 pub mod clock;
 pub mod durable;
 pub mod failpoint;
+pub mod leave;
 pub mod program;
 pub mod random;
