@@ -131,6 +131,8 @@ pub fn read_tail(dir: &Path, limit: usize) -> io::Result<Vec<LogLine>> {
         };
         let found = match last_lines(&file, limit - lines.len()) {
             Ok(found) => found,
+            // Between two files there is a moment without a newest one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => continue,
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(error) => return Err(error),
         };
@@ -197,6 +199,14 @@ mod tests {
         let said: Vec<&str> = tail.iter().map(|line| line.message.as_str()).collect();
         assert_eq!((said.len(), *said.last().unwrap()), (150, "line 199"));
         assert!(fs::metadata(dir.path().join(JOURNAL)).unwrap().len() < LARGEST);
+    }
+
+    #[test]
+    fn the_log_is_there_while_it_is_moved_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("reef.jsonl.1"), line(7)).unwrap();
+        let tail = read_tail(dir.path(), 10).unwrap();
+        assert_eq!((tail.len(), tail[0].message.as_str()), (1, "line 7"));
     }
 
     #[test]

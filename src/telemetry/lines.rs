@@ -75,7 +75,10 @@ impl LogLine {
     }
 }
 
-/// Follows a log as it grows, also when the file is moved aside.
+/// What grows longer without an end is no line of a log.
+const LONGEST_LINE: usize = 1024 * 1024;
+
+/// Follows a log as it grows, also when the file is moved aside or emptied.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
@@ -101,11 +104,16 @@ impl Tail {
     /// The lines since the last call.
     pub fn read(&mut self) -> io::Result<Vec<LogLine>> {
         let mut bytes = std::mem::take(&mut self.rest);
+        let there = std::fs::metadata(&self.path).ok().map(|metadata| metadata.ino());
         if let Some((file, _)) = &mut self.file {
+            // Somebody emptied the file in place.
+            if file.metadata()?.len() < file.stream_position()? {
+                file.rewind()?;
+                bytes.push(b'\n');
+            }
+            // After the look at the path: what the old file still got before it was moved aside is read here.
             file.read_to_end(&mut bytes)?;
         }
-        // What was written to the old file before it was moved has been read above.
-        let there = std::fs::metadata(&self.path).ok().map(|metadata| metadata.ino());
         if there.is_some() && there != self.file.as_ref().map(|(_, inode)| *inode) {
             self.file = open(&self.path)?;
             // Half a line at the end of the old file must not spoil the first of the new one.
@@ -116,6 +124,9 @@ impl Tail {
         }
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         self.rest = bytes.split_off(whole);
+        if self.rest.len() > LONGEST_LINE {
+            self.rest.clear();
+        }
         Ok(bytes.split(|byte| *byte == b'\n').filter_map(LogLine::parse).collect())
     }
 }
@@ -133,6 +144,9 @@ fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -159,5 +173,8 @@ mod tests {
         std::fs::write(&path, line("three")).unwrap();
         assert_eq!(said(tail.read().unwrap()), ["three"]);
         assert!(tail.read().unwrap().is_empty());
+        let emptied = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+        (&emptied).write_all(line("4").as_bytes()).unwrap();
+        assert_eq!(said(tail.read().unwrap()), ["4"]);
     }
 }
