@@ -94,11 +94,12 @@ def run_svg(path):
         elif row["kind"] == "measure" and row["outcome"] in ("rollback", "rollforward"):
             figure.upright(seconds(row), "rollback" if row["outcome"] == "rollback" else "and back")
     figure.steps(measured, COLOURS["learned"])
+    figure.steps([(seconds(row), float(row["heldout_greedy"])) for row in rows if row["kind"] == "measure"], COLOURS["learned"], "2 4")
     for row in rows:
         if row["kind"] == "measure" and row["outcome"] == "released":
             figure.dot(seconds(row), float(row["heldout_reward"]), COLOURS["learned"])
     figure.dot(figure.last * 0.70, 0.14, COLOURS["learned"])
-    figure.text(figure.x(figure.last * 0.70) + 10, figure.y(0.14) + 4, "held-out reward, at a release")
+    figure.text(figure.x(figure.last * 0.70) + 10, figure.y(0.14) + 4, "held-out reward (dotted: temperature 0)")
     figure.cross(figure.last * 0.70, 0.08, COLOURS["shuffled"])
     figure.text(figure.x(figure.last * 0.70) + 10, figure.y(0.08) + 4, "candidate refused by the gate")
     figure.dot(figure.last * 0.70, 0.02, COLOURS["frozen"], 2.5, hollow=True)

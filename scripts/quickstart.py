@@ -4,8 +4,8 @@
     scripts/quickstart.py --reef target/release/reef --model smollm2 --dir /tmp/run --seed 1
 
 Starts `reef serve` on the quickstart recipe, sends support tickets through /v1/chat/completions, reports for each receipt
-whether the answer was right, and measures the held-out tickets at temperature 0 before the first step and after every
-release. Another client keeps asking all the time, so that every hot update happens under traffic. When enough releases
+whether the answer was right, and measures the held-out tickets before the first step and after every release: sampled as the traffic is, and
+at temperature 0. Another client keeps asking all the time, so that every hot update happens under traffic. When enough releases
 have passed the gate, the grader breaks: it rewards the wrong answers, and the gate has to refuse what is learnt from that.
 Then the first release is put back in service by `reef release rollback`, and the best one again.
 
@@ -98,9 +98,14 @@ class Service:
         return headers.get("x-reef-agent-record-id"), answer["choices"][0]["message"]["content"] or ""
 
     def measure(self, tickets):
-        answers = self.pool.map(lambda row: self.ask(row["text"], 0.0, 1), tickets)
-        scores = [score(answer, row["label"]) for (_, answer), row in zip(answers, tickets)]
-        return sum(scores) / len(scores)
+        """The mean reward of an answer sampled as the traffic is, with one seed for each ticket, and of the likeliest one."""
+        means = []
+        for temperature in (self.args.temperature, 0.0):
+            ask = lambda numbered: self.ask(numbered[1]["text"], temperature, numbered[0])
+            answers = self.pool.map(ask, enumerate(tickets))
+            scores = [score(answer, row["label"]) for (_, answer), row in zip(answers, tickets)]
+            means.append(sum(scores) / len(scores))
+        return tuple(means)
 
     def scenario(self):
         return self.request("GET", "/reef/status")[1]["scenarios"].get(SCENARIO, {})
@@ -160,20 +165,21 @@ class Notes:
         self.quiet = quiet
         self.file = open(directory / "curve.csv", "w", newline="")
         self.table = csv.writer(self.file)
-        self.table.writerow(["seconds", "kind", "step", "outcome", "train_reward", "heldout_reward", "release", "reason"])
+        self.table.writerow(["seconds", "kind", "step", "outcome", "train_reward", "heldout_reward", "heldout_greedy", "release", "reason"])
 
     def seconds(self):
         return time.monotonic() - self.began
 
-    def note(self, kind, step="", outcome="", train="", heldout="", release="", reason=""):
+    def note(self, kind, step="", outcome="", train="", heldout=("", ""), release="", reason=""):
         now = self.seconds()
         digits = lambda value: "" if value == "" else f"{value:.4f}"
-        self.table.writerow([f"{now:.1f}", kind, step, outcome, digits(train), digits(heldout), release, reason])
+        sampled, greedy = heldout
+        self.table.writerow([f"{now:.1f}", kind, step, outcome, digits(train), digits(sampled), digits(greedy), release, reason])
         self.file.flush()
         if self.quiet:
             return
         words = {
-            "measure": f"held-out reward {heldout:.3f} {bar(heldout)}" if heldout != "" else "",
+            "measure": f"held-out reward {sampled:.3f} {bar(sampled)} (at temperature 0: {greedy:.3f})" if sampled != "" else "",
             "round": f"reward of the traffic {train:.2f}" if train != "" else "",
             "step": f"step {step} {outcome}: {reason}",
         }.get(kind, reason)
@@ -290,9 +296,11 @@ def main():
         notes.file.close()
     summary = {
         "seed": args.seed, "control": args.control, "rounds": number, "tickets_per_round": args.round,
-        "seconds": round(notes.seconds(), 1), "heldout_first": first, "heldout_last": learned, "heldout_curve": curve,
+        "seconds": round(notes.seconds(), 1), "heldout_first": first[0], "heldout_last": learned[0],
+        "heldout_curve": [sampled for sampled, _ in curve],
+        "greedy_first": first[1], "greedy_last": learned[1], "greedy_curve": [greedy for _, greedy in curve],
         "steps": len(outcomes), "releases": outcomes.count("released"), "refused": outcomes.count("rejected"),
-        "broken_grader": broken, "heldout_rolled_back": rolled_back, "heldout_restored": restored,
+        "broken_grader": broken, "heldout_rolled_back": rolled_back and rolled_back[0], "heldout_restored": restored and restored[0],
         "requests": service.sent, "failed_requests": service.failed, "failures": service.failures[:5], "exit_code": code,
     }
     (args.dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -53,6 +53,7 @@ python3 - "$out" <<'PY'
 import json, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
     s = json.loads(path.read_text())
-    print(f"{path.stem:12} held out {s['heldout_first']:.3f} -> {s['heldout_last']:.3f}  steps {s['steps']:2} released {s['releases']} "
+    print(f"{path.stem:12} held out {s['heldout_first']:.3f} -> {s['heldout_last']:.3f} "
+          f"(greedy {s['greedy_first']:.3f} -> {s['greedy_last']:.3f})  steps {s['steps']:2} released {s['releases']} "
           f"refused {s['refused']}  broken grader {s['broken_grader'] or '-':9} failed requests {s['failed_requests']}/{s['requests']}  {s['seconds']:.0f} s")
 PY
