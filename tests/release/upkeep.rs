@@ -64,7 +64,7 @@ fn slow_work_says_so_on_standard_error_alone() {
     let dir = dir.path();
     reef_json(dir, &["scenario", "create", "s"]);
     import(dir, 1, 1);
-    std::fs::write(dir.join("tree/AGENTS.md"), "another\n").unwrap();
+    fs::write(dir.join("tree/AGENTS.md"), "another\n").unwrap();
     let output = reef(
         dir,
         "release::after_intent=sleep(600)",
