@@ -333,6 +333,19 @@ fn what_a_session_asks_next_grades_the_answer_before_it_once() {
     assert_eq!(asked(), 3);
 }
 
+#[test]
+fn files_of_a_step_that_ended_in_a_killed_process_are_removed() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
+    rig.write(
+        "reef/work/training/s/000007-batch-of-the-dead/candidate/half",
+        "left over",
+    );
+    rig.graded(0, Some(1.0));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    rig.check_whole(1);
+}
+
 /// `scripts/experiments/kills.sh` runs this with fifty kills.
 #[test]
 fn kills_at_random_moments_lose_nothing_and_train_nothing_twice() {

@@ -67,6 +67,8 @@ struct Waiting {
     pool: Pool,
     cursor: i64,
     followed: following::Followed,
+    /// Whether what dead processes left was looked for.
+    swept: bool,
 }
 
 /// What a turn may begin.
@@ -202,7 +204,11 @@ impl Driver {
             if cancel.is_cancelled() {
                 return Err(LoopError::Stopped);
             }
-            let job = match self.open_job(scenario).await? {
+            let open = self.open_job(scenario).await?;
+            if !std::mem::replace(&mut waiting.swept, true) {
+                self.sweep(scenario, open.as_ref()).await?;
+            }
+            let job = match open {
                 Some(job) => job,
                 None if ask == Ask::FinishOnly => {
                     return Ok(Turn::Idle {
@@ -259,6 +265,7 @@ impl Driver {
                 pool: Pool::new(&self.inner.recipe),
                 cursor: 0,
                 followed: following::Followed::default(),
+                swept: false,
             }))
         });
         Arc::clone(waiting)

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::seal::{Manifest, hit};
 use super::{CONSUMER, Driver, Ended, LoopError, Turn};
-use crate::domain::{Operation, Outcome, RecordId, ReleaseId};
+use crate::domain::{Operation, Outcome, RecordId, ReleaseId, ScenarioName};
 use crate::experience::{AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
 use crate::release::{Provenance, Source};
 use crate::scenario::{Candidate, PublishError};
@@ -293,6 +293,37 @@ impl Driver {
         self.clear(&dir).await
     }
 
+    /// Removes files of steps that ended in a process which died before it could; the open step keeps its own.
+    pub(super) async fn sweep(&self, scenario: &ScenarioName, open: Option<&Job>) -> Result<(), LoopError> {
+        let (all, keep) = (
+            self.inner.work.join(scenario.as_str()),
+            open.map(|job| self.job_dir(job)),
+        );
+        let left = self
+            .blocking(move || {
+                let entries = match std::fs::read_dir(&all) {
+                    Ok(entries) => entries,
+                    Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+                    Err(source) => {
+                        return Err(LoopError::Work {
+                            path: all,
+                            doing: "looking for files of steps that ended",
+                            source,
+                        });
+                    }
+                };
+                Ok(entries
+                    .filter_map(|entry| Some(entry.ok()?.path()))
+                    .filter(|path| Some(path) != keep.as_ref() && is_of_a_step(path))
+                    .collect())
+            })
+            .await?;
+        for dir in left {
+            self.clear(&dir).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn clear(&self, dir: &Path) -> Result<(), LoopError> {
         let dir = dir.to_path_buf();
         self.blocking(move || match std::fs::remove_dir_all(&dir) {
@@ -305,6 +336,13 @@ impl Driver {
         })
         .await
     }
+}
+
+/// Whether a path is named like the files of a step: six digits, a dash, the batch.
+fn is_of_a_step(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.split_once('-'))
+        .is_some_and(|(step, batch)| step.len() >= 6 && step.bytes().all(|b| b.is_ascii_digit()) && !batch.is_empty())
 }
 
 /// A step that releases nothing.
