@@ -4,10 +4,11 @@
     scripts/quickstart.py --reef target/release/reef --model smollm2 --dir /tmp/run --seed 1
 
 Starts `reef serve` on the quickstart recipe, sends support tickets through /v1/chat/completions, reports for each receipt
-whether the answer was right, and measures the held-out tickets before the first step and after every release: sampled as the traffic is, and
-at temperature 0. Another client keeps asking all the time, so that every hot update happens under traffic. When enough releases
-have passed the gate, the grader breaks: it rewards the wrong answers, and the gate has to refuse what is learnt from that.
-Then the first release is put back in service by `reef release rollback`, and the best one again.
+whether the answer was right, and measures the held-out tickets before the first step and after every release: sampled as
+the traffic is, and at temperature 0. Another client keeps asking all the time, so that every hot update happens under
+traffic. When enough releases have passed the gate, the grader breaks: it rewards the wrong answers, and the gate has to
+refuse what is learnt from that. Then the first release is put back in service by `reef release rollback`, and the best one
+again.
 
 Writes curve.csv (a row per measurement, round and step), summary.json and curve.svg. Standard library only.
 

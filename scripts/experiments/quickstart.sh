@@ -26,7 +26,8 @@ run() {
     local -a how=(--seed "$seed" --minutes 60 --rounds "$rounds" --set "inference.threads=$threads")
     case $kind in
         learned) how+=(--releases 3) ;;
-        shuffled) how+=(--control shuffled --releases 0) ;;
+        # More steps than a learning run needs for its three releases.
+        shuffled) how+=(--control shuffled --releases 0 --rounds "${REEF_CONTROL_ROUNDS:-6}") ;;
         # The weights never move, so a few rounds say all there is to say.
         frozen) how+=(--control frozen --releases 0 --rounds 3) ;;
         *) echo "unknown run $name" >&2; return 2 ;;

@@ -10,7 +10,7 @@ import pathlib
 import random
 
 HERE = pathlib.Path(__file__).parent
-LABELS = ["payment", "technical", "delivery"]
+LABELS = ["payment", "error", "delivery"]
 ITEMS = ["headphones", "laptop", "coffee maker", "desk lamp", "keyboard", "backpack", "blender", "phone case"]
 APPS = ["app", "website", "dashboard", "mobile app", "account page", "search page"]
 DAYS = ["yesterday", "last week", "on Monday", "two days ago", "this morning", "on Friday"]
@@ -35,7 +35,7 @@ TEMPLATES = {
         "The monthly fee of {sum} was taken too early.",
         "Was the {sum} a deposit or the full payment?",
     ],
-    "technical": [
+    "error": [
         "The {app} crashes when I open it.",
         "I cannot log in to the {app} since {day}.",
         "The {app} shows an error 500.",
