@@ -3,18 +3,24 @@
 #   scripts/bench/release.sh            the full size: 10,000 releases, 1,000 rounds (about ten minutes)
 #   RELEASES=200 ROUNDS=20 scripts/bench/release.sh    a quick look
 #   FEATURES="--no-default-features" builds without libtorch
+#   REEF and REEF_RELEASE_TESTS name programs built before; a debug build of the second gives upper limits
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 releases=${RELEASES:-10000}
 rounds=${ROUNDS:-1000}
 features=${FEATURES:-}
-# shellcheck disable=SC2086
-cargo build --release $features
-# The long chain and the race run inside the test program; optimised, so that the figures are those of the product.
-# shellcheck disable=SC2086
-program=$(cargo test --release $features --test release --no-run --message-format=json 2>/dev/null |
-    sed -n 's/.*"executable":"\([^"]*release-[^"]*\)".*/\1/p' | tail -1)
-reef=$PWD/target/release/reef
+if [ -z "${REEF:-}" ]; then
+    # shellcheck disable=SC2086
+    cargo build --release $features
+fi
+reef=${REEF:-$PWD/target/release/reef}
+program=${REEF_RELEASE_TESTS:-}
+if [ -z "$program" ]; then
+    # The long chain and the race run inside the test program; optimised, so that the figures are those of the product.
+    # shellcheck disable=SC2086
+    program=$(cargo test --release $features --test release --no-run --message-format=json 2>/dev/null |
+        sed -n 's/.*"executable":"\([^"]*release-[^"]*\)".*/\1/p' | tail -1)
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/home"

@@ -5,5 +5,5 @@
 # Run it on a quiet machine: the figures of a busy one are noise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-cargo build --release --quiet
-exec "${PYTHON:-python3}" scripts/bench/train.py "$@"
+[ -n "${REEF:-}" ] || cargo build --release --quiet
+exec "${PYTHON:-python3}" scripts/bench/train.py --reef "${REEF:-target/release/reef}" "$@"
