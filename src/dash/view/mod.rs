@@ -260,44 +260,38 @@ fn page(frame: &mut Frame<'_>, app: &App, page: &Page, area: Rect) {
 }
 
 fn question(frame: &mut Frame<'_>, app: &App, question: &Question) {
-    let area = frame.area();
+    let (choice, area) = (&question.choice, frame.area());
     let width = area.width.saturating_sub(4).min(72);
-    let what = match question.choice.decision {
+    let what = match choice.decision {
         Decision::Promote => "It is served as soon as it is loaded.",
         Decision::Reject => "It stays in the history and is not served.",
         Decision::Rollback => "Its content is served again as a new release; nothing is removed.",
     };
     let room = usize::from(width.saturating_sub(4)).max(10);
     let mut lines: Vec<Line<'_>> = Vec::new();
-    for piece in wrap(&format!("scenario {}", text::clean(&question.choice.scenario)), room)
+    for piece in wrap(&format!("scenario {}", text::clean(&choice.scenario)), room)
         .into_iter()
-        .chain(wrap(
-            &format!("release {}", text::clean(&question.choice.release)),
-            room,
-        ))
+        .chain(wrap(&format!("release {}", text::clean(&choice.release)), room))
         .chain(wrap(what, room))
     {
         lines.push(Line::raw(piece));
     }
     lines.push(Line::default());
-    let note = wrap(
-        &format!("why (optional): {}▏", text::clean(&question.choice.note)),
-        room,
-    );
+    let note = wrap(&format!("why (optional): {}▏", text::clean(&choice.note)), room);
     lines.extend(note.into_iter().map(Line::raw));
     lines.push(Line::default());
     lines.push(if question.sent {
         Line::styled("… under way", app.theme.warn())
     } else {
         Line::styled(
-            format!("Enter: {}    Esc: leave it", question.choice.decision.as_str()),
+            format!("Enter: {}    Esc: leave it", choice.decision.as_str()),
             app.theme.strong(),
         )
     });
     let height = u16::try_from(lines.len() + 2).unwrap_or(10).min(area.height);
     let place = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
     let block = Block::bordered().border_style(app.theme.warn()).title(Line::styled(
-        format!(" {}? ", question.choice.decision.as_str()),
+        format!(" {}? ", choice.decision.as_str()),
         app.theme.strong(),
     ));
     let inner = block.inner(place);
