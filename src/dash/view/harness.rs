@@ -24,11 +24,7 @@ fn split(body: Rect) -> [Rect; 2] {
 
 pub(super) fn list(body: Rect) -> Rect {
     let [files, _] = split(body);
-    Rect {
-        y: files.y + 1,
-        height: files.height.saturating_sub(1),
-        ..files
-    }
+    list::lines(files, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

@@ -42,6 +42,15 @@ pub(super) const fn right(title: &'static str, width: u16, from: u16) -> Column 
 /// A cell.
 pub(super) type Cell = (String, Style);
 
+/// The lines of a list that has so many rows above them, its heading among these.
+pub(super) fn lines(area: Rect, above: u16) -> Rect {
+    Rect {
+        y: area.y + above.min(area.height),
+        height: area.height.saturating_sub(above),
+        ..area
+    }
+}
+
 /// Draws the heading on the row above `area` and the lines in it, as far as they are in view.
 pub(super) fn draw(
     frame: &mut Frame<'_>,
