@@ -32,6 +32,8 @@ pub(super) struct Areas {
     pub(super) body: Rect,
     /// The lines of the screen's list, without its heading.
     pub(super) list: Rect,
+    /// The lines of the screen's other list, where there are two.
+    pub(super) other: Rect,
     status: Rect,
     foot: Rect,
 }
@@ -53,6 +55,10 @@ impl Areas {
             tabs,
             body,
             list: list_area(app, body),
+            other: match app.screen {
+                Screen::Harness => harness::list(body, !app.beside()),
+                _ => Rect::default(),
+            },
             status: row(1),
             foot: row(height.saturating_sub(1)),
         }
@@ -79,7 +85,7 @@ fn list_area(app: &App, body: Rect) -> Rect {
         Screen::Traffic => traffic::list(body),
         Screen::Training => training::list(app, body),
         Screen::Releases => releases::list(body),
-        Screen::Harness => harness::list(body),
+        Screen::Harness => harness::list(body, app.beside()),
         Screen::Logs => logs::list(body),
         Screen::Help => help::list(body),
     }
@@ -232,7 +238,7 @@ fn hint(app: &App) -> &'static str {
         (false, Screen::Traffic) => "Enter open  y copy id  / filter  g newest  ? keys  q quit",
         (false, Screen::Training) => "Enter evidence  c chart  z one/all  +/- zoom  h/l pan  ? keys",
         (false, Screen::Releases) => "Enter evidence  d diff  P promote  X reject  R roll back  ? keys",
-        (false, Screen::Harness) => "Enter read file  / filter  [ ] scenario  ? keys  q quit",
+        (false, Screen::Harness) => "Enter open  h/l files or changes  / filter  [ ] scenario  ? keys",
         (false, Screen::Logs) => "s severity  / filter  Enter open  g newest  ? keys  q quit",
         (false, Screen::Help) => "j/k scroll  1-6 screens  q quit",
     }
