@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::reef::{self, Reef};
+use common::tried;
 use common::upstream::{Upstream, answer};
 use common::{PATIENCE, wait_for};
 use serde_json::Value;
@@ -211,7 +212,7 @@ fn a_day_with_the_dashboard() {
     let filtered = pane.wait(&["filter /r-1"]);
     assert!(!filtered.contains("answer"), "{filtered}");
     pane.keys(&["5"]);
-    pane.wait(&["rules/style.md", "waiting for a decision", "? step 2"]);
+    pane.wait(&["rules/style.md", "waiting: 1 decision", "decision ? held"]);
     pane.keys(&["Enter"]);
     pane.wait(&["Be brief."]);
     pane.keys(&["4"]);
@@ -293,6 +294,51 @@ fn a_service_on_another_machine_is_seen_and_steered_over_http() {
     pane.keys(&["q"]);
     pane.wait(&["ended-with-0"]);
     pane.given_back();
+}
+
+/// The same attempts, proposals and requests from the files and over HTTP.
+#[test]
+fn what_is_tried_on_a_tree_shows_with_the_failures_that_led_to_it() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, receipts) = service();
+    tried::fill(&reef.dir.join(".reef/experience.db"), "s", &head(&reef), &receipts[4]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let url = format!("dash --url http://{}", reef.address);
+    for (at, command) in [(reef.dir.as_path(), "dash"), (elsewhere.path(), url.as_str())] {
+        let pane = Pane::start(120, 40, at, command, "");
+        pane.wait(&["● serving"]);
+        pane.keys(&["5"]);
+        pane.wait(&[
+            "rules/style.md",
+            "waiting: 1 decision, 1 request, 1 proposal",
+            "be kinder to beginners",
+            "+lint-rule ← 2 failures (0): never",
+        ]);
+        // Another list, and in it the attempt that the gate refused: opened, it has the receipt of the failure.
+        pane.keys(&["l", "/", "f", "a", "i", "l", "u", "r", "e", "s", "Enter"]);
+        pane.wait(&["▌attempt", "✗ rejected"]);
+        pane.keys(&["Enter"]);
+        let page = pane.wait(&[
+            "failures that led to it (2)",
+            &receipts[4],
+            "never ran the ·[31mlinter",
+            "create lint-rule",
+            "won 1, lost 5 of 8 pairs",
+            "candidate on one: score 0",
+        ]);
+        assert!(page.contains("worse on"), "{page}");
+        pane.escape();
+        pane.keys(&["/", "C-u", "c", "i", "-", "7", "Enter"]);
+        pane.wait(&["▌proposal", "waiting"]);
+        pane.keys(&["Enter"]);
+        pane.wait(&["Start the database.", "reef-pi on ci-7", "p-1"]);
+        pane.escape();
+        pane.keys(&["q"]);
+        pane.wait(&["ended-with-0"]);
+        pane.given_back();
+    }
 }
 
 #[test]

@@ -333,6 +333,50 @@ fn what_a_session_asks_next_grades_the_answer_before_it_once() {
     assert_eq!(asked(), 3);
 }
 
+/// The page is written when training went well and when the gate refused, and needs nothing but itself.
+#[test]
+fn a_report_on_training_holds_every_step_and_the_gates_words() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
+    rig.graded(0, Some(0.25));
+    rig.graded(1, Some(0.75));
+    let run = rig.train(&["--report", "out.html"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("wrote out.html"), "{}", run.stderr);
+    let page = std::fs::read_to_string(rig.path("out.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>"), "{page}");
+    for outside in ["src=", "<link", "<script", "https://"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(
+        page.contains("<h2>s</h2>") && page.contains(rig.head().as_str().get(..12).unwrap()),
+        "{page}"
+    );
+    assert_eq!(
+        page.matches("<td class=\"n\">").count(),
+        3,
+        "the creation and two steps: {page}"
+    );
+    assert_eq!(page.matches("<dt>loss</dt><dd>0.5000</dd>").count(), 2, "{page}");
+    // A curve of the figures, not only a table.
+    assert!(page.contains("<h3>loss") && page.contains("<svg"), "{page}");
+    let gate = recipe("paired", "program", "command = [\"sh\", \"gate.sh\"]");
+    let rig = Rig::new(
+        &gate,
+        &[("train.sh", TRAINER), ("gate.sh", &gate_scoring("0.2", "0.8"))],
+    );
+    rig.graded(0, Some(1.0));
+    let run = rig.train(&["--json", "--report", "out.html"]);
+    assert_eq!(run.code, 10, "{}", run.stderr);
+    let page = std::fs::read_to_string(rig.path("out.html")).unwrap();
+    let steps = rig.experience().steps(&rig.scenario, &StepQuery::default()).unwrap();
+    let reason = steps[0].reason.clone().unwrap();
+    let words = reason.split(|c: char| !c.is_alphanumeric() && c != ' ').next().unwrap();
+    assert!(
+        page.contains("✗ rejected") && page.contains(words),
+        "{reason} in {page}"
+    );
+}
+
 #[test]
 fn files_of_a_step_that_ended_in_a_killed_process_are_removed() {
     let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);

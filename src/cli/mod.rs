@@ -10,7 +10,6 @@ mod dotted;
 mod engines;
 mod error;
 mod exit;
-mod format;
 mod harness;
 mod learning;
 mod logging;
@@ -32,6 +31,8 @@ use args::Cli;
 use context::Context;
 use error::{CliError, OrExit};
 use output::Output;
+
+use crate::sys::format;
 
 /// Runs the program, and ends it.
 pub fn main() -> ! {

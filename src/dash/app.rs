@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::changes;
 use super::cursor::Cursor;
 use super::event::{Effect, Event};
 use super::history::History;
@@ -88,6 +89,10 @@ pub(super) struct App {
     pub(super) history: History,
     pub(super) scenario: Option<String>,
     pub(super) cursors: [Cursor; 7],
+    /// On the harness screen, whether what changes the tree is in focus, and not its files.
+    beside: bool,
+    /// The place among what changes the tree.
+    pub(super) changes: Cursor,
     pub(super) filters: [String; 7],
     pub(super) typing: bool,
     pub(super) paused: bool,
@@ -116,6 +121,8 @@ impl App {
             history: History::default(),
             scenario,
             cursors: Default::default(),
+            beside: false,
+            changes: Cursor::default(),
             filters: Default::default(),
             typing: false,
             paused: false,
@@ -219,6 +226,12 @@ impl App {
             let keys = rows::keys(self, screen);
             self.cursors[screen.place()].settle(&keys);
         }
+        let keys = self.change_keys();
+        self.changes.settle(&keys);
+    }
+
+    fn change_keys(&self) -> Vec<String> {
+        changes::shown(self).iter().map(changes::Change::key).collect()
     }
 
     /// Asks for a look, unless one is under way.
@@ -249,8 +262,41 @@ impl App {
         &self.filters[self.screen.place()]
     }
 
+    /// Whether the second list of the screen is in focus.
+    pub(super) fn beside(&self) -> bool {
+        self.beside && self.screen == Screen::Harness
+    }
+
+    /// Puts the other list of the screen in focus.
+    pub(super) fn other_side(&mut self) {
+        self.beside = !self.beside;
+    }
+
+    /// The place in the list in focus.
     pub(super) fn cursor(&self) -> usize {
-        self.cursors[self.screen.place()].index()
+        if self.beside() {
+            self.changes.index()
+        } else {
+            self.cursors[self.screen.place()].index()
+        }
+    }
+
+    /// What each line of the list in focus is.
+    pub(super) fn focused_keys(&self) -> Vec<String> {
+        if self.beside() {
+            self.change_keys()
+        } else {
+            rows::keys(self, self.screen)
+        }
+    }
+
+    /// The cursor of the list in focus.
+    pub(super) fn focused_cursor(&mut self) -> &mut Cursor {
+        if self.beside() {
+            &mut self.changes
+        } else {
+            &mut self.cursors[self.screen.place()]
+        }
     }
 
     pub(super) fn focused(&self) -> Option<&ScenarioFacts> {

@@ -43,6 +43,8 @@ pub(super) enum Effect {
     ReadRecord(String, String),
     /// Read the evidence of a step.
     ReadEvidence(String, u64),
+    /// Read an attempt at a better tree of a scenario.
+    ReadAttempt(String, String),
     /// Compare two releases of a scenario.
     ReadDiff(String, String, String),
     /// Read a file of a release.

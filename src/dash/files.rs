@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::evolution::{self, AttemptFacts, Evolution};
 use super::read;
 use super::snapshot::{
     DiffFile, Evidence, FileFacts, Focus, JobFacts, RecordDetail, RecordFacts, ScenarioFacts, Service, Snapshot,
@@ -13,8 +14,8 @@ use super::snapshot::{
 use super::source::{Choice, Fault, Source, Want};
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
 use crate::experience::{
-    Experience, Job, LoopFacts, Order, Record, RecordQuery, RecordRow, Scenario, Stats, StepQuery, StepRow, StoreError,
-    StoreOptions,
+    AttemptStory, Experience, Job, LoopFacts, Order, Proposal, Record, RecordQuery, RecordRow, RequestStory, Scenario,
+    Stats, StepQuery, StepRow, StoreError, StoreOptions,
 };
 use crate::release::{ContentChange, FileChange, ReleaseError, Repository, RepositoryOptions};
 use crate::sys::clock;
@@ -24,6 +25,11 @@ use crate::telemetry::{LogLine, read_tail};
 const RECORDS: usize = 200;
 const STEPS: u32 = 400;
 const JOBS: u32 = 40;
+const ATTEMPTS: u32 = 40;
+const PROPOSALS: u32 = 60;
+const REQUESTS: u32 = 20;
+/// Entries of an attempt's activity on its page.
+const ACTIVITY: u32 = 200;
 /// Steps behind a sparkline.
 const REWARDS: u32 = 40;
 /// Scenarios that get a sparkline.
@@ -176,6 +182,7 @@ impl<O: Outside> Files<O> {
                 .map(|step| self.files(&step.release.release_id))
                 .unwrap_or_default(),
             steps: steps.iter().map(step).collect(),
+            evolution: evolution(store, scenario)?,
         })
     }
 
@@ -310,6 +317,15 @@ impl<O: Outside> Source for Files<O> {
         })
     }
 
+    fn attempt(&mut self, scenario: &str, id: &str) -> Result<AttemptFacts, Fault> {
+        let store = self.store()?;
+        let story = store
+            .attempt_story(&name(scenario)?, id)?
+            .ok_or_else(|| Fault::new(format!("there is no attempt {id} any more")))?;
+        let events = store.attempt_events(id, ACTIVITY)?;
+        Ok(evolution::attempt(&story.to_json_with(&events)))
+    }
+
     fn diff(&mut self, _scenario: &str, old: &str, new: &str) -> Result<Vec<DiffFile>, Fault> {
         let changes = self.repository()?.diff(&release(old)?, &release(new)?)?;
         Ok(changes.iter().map(diff_file).collect())
@@ -342,6 +358,32 @@ impl<O: Outside> Source for Files<O> {
 /// The row of a record as the pages draw it.
 pub fn record_facts(row: &RecordRow) -> RecordFacts {
     read::record(&row.to_json())
+}
+
+/// Read as the remote side reads it, so that both show the same.
+fn evolution(store: &Experience, scenario: &ScenarioName) -> Result<Evolution, StoreError> {
+    let (attempts, proposals, requests) = (
+        store.attempt_stories(scenario, ATTEMPTS)?,
+        store.proposals(scenario, PROPOSALS)?,
+        store.request_stories(scenario, REQUESTS)?,
+    );
+    Ok(Evolution {
+        attempts: attempts
+            .iter()
+            .map(AttemptStory::to_json)
+            .map(|of| evolution::attempt(&of))
+            .collect(),
+        proposals: proposals
+            .iter()
+            .map(Proposal::to_json)
+            .map(|of| evolution::proposal(&of))
+            .collect(),
+        requests: requests
+            .iter()
+            .map(RequestStory::to_json)
+            .map(|of| evolution::request(&of))
+            .collect(),
+    })
 }
 
 fn name(text: &str) -> Result<ScenarioName, Fault> {

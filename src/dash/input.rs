@@ -4,6 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButto
 use ratatui::layout::Position;
 
 use super::app::{App, Question, Screen, ZOOMS};
+use super::changes::{self, Change};
 use super::cursor::first_shown;
 use super::event::Effect;
 use super::keys::{self, Action};
@@ -120,6 +121,8 @@ fn act(app: &mut App, action: Action) -> Vec<Effect> {
         Action::ZoomIn => zoom(app, -1),
         Action::ZoomOut => zoom(app, 1),
         Action::Left => app.zoom.back = (app.zoom.back + app.zoom.steps / 4 + 1).min(steps_seen(app)),
+        Action::OtherSide if app.page.is_none() => app.other_side(),
+        Action::OtherSide => {}
         Action::Right => app.zoom.back = app.zoom.back.saturating_sub(app.zoom.steps / 4 + 1),
         Action::Severity => {
             app.severity = (app.severity + 1) % crate::telemetry::LEVELS.len();
@@ -163,8 +166,8 @@ fn step(app: &mut App, lines: isize) {
         page.scroll_by(lines, areas.body, theme);
         return;
     }
-    let keys = rows::keys(app, app.screen);
-    app.cursors[app.screen.place()].by(lines, &keys);
+    let keys = app.focused_keys();
+    app.focused_cursor().by(lines, &keys);
 }
 
 fn back(app: &mut App) {
@@ -218,6 +221,7 @@ fn open(app: &mut App) -> Vec<Effect> {
             let title = format!("evidence of step {step}");
             read(app, title, Effect::ReadEvidence(scenario, step))
         }
+        Screen::Harness if app.beside() => open_change(app, scenario, at),
         Screen::Harness => {
             let Some(path) = rows::files(app).get(at).map(|file| file.path.clone()) else {
                 return Vec::new();
@@ -237,12 +241,37 @@ fn open(app: &mut App) -> Vec<Effect> {
     }
 }
 
+/// A line beside the tree: steps have evidence, attempts more to tell than the list knows.
+fn open_change(app: &mut App, scenario: String, at: usize) -> Vec<Effect> {
+    let Some(change) = changes::shown(app).get(at).copied() else {
+        return Vec::new();
+    };
+    let id = change.id();
+    let title = format!("{} {id}", change.what());
+    match change {
+        Change::Held(step) | Change::Step(step) => {
+            let step = step.step;
+            read(
+                app,
+                format!("evidence of step {step}"),
+                Effect::ReadEvidence(scenario, step),
+            )
+        }
+        Change::Attempt(_) => read(app, title, Effect::ReadAttempt(scenario, id)),
+        Change::Request(_) | Change::Proposal(_) => {
+            app.page = change.body().map(|body| Page::showing(title, body));
+            Vec::new()
+        }
+    }
+}
+
 fn copy(app: &mut App) -> Vec<Effect> {
     let at = app.cursor();
     let id = match app.screen {
         Screen::Overview => rows::scenarios(app).get(at).and_then(|facts| facts.release.clone()),
         Screen::Traffic => rows::records(app).get(at).map(|row| row.id.clone()),
         Screen::Training | Screen::Releases => app.selected_step().map(|step| step.release.clone()),
+        Screen::Harness if app.beside() => changes::shown(app).get(at).map(Change::id),
         Screen::Harness => rows::files(app).get(at).map(|file| file.path.clone()),
         Screen::Logs => rows::logs(app)
             .get(at)
@@ -338,18 +367,27 @@ fn click(app: &mut App, x: u16, y: u16) -> Vec<Effect> {
     if let Some((_, screen)) = areas.tabs.iter().find(|(area, _)| area.contains(at)) {
         return show(app, *screen);
     }
-    if app.page.is_some() || !areas.list.contains(at) {
+    if app.page.is_some() {
         return Vec::new();
     }
-    let keys = rows::keys(app, app.screen);
+    // The first click into the other list only goes there.
+    let across = areas.other.contains(at);
+    let list = if across { areas.other } else { areas.list };
+    if !list.contains(at) {
+        return Vec::new();
+    }
+    if across {
+        app.other_side();
+    }
+    let keys = app.focused_keys();
     let selected = app.cursor();
-    let line = first_shown(keys.len(), selected, usize::from(areas.list.height)) + usize::from(y - areas.list.y);
+    let line = first_shown(keys.len(), selected, usize::from(list.height)) + usize::from(y - list.y);
     if line >= keys.len() {
         return Vec::new();
     }
-    if line == selected {
+    if line == selected && !across {
         return open(app);
     }
-    app.cursors[app.screen.place()].put(line, &keys);
+    app.focused_cursor().put(line, &keys);
     Vec::new()
 }

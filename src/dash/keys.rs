@@ -36,6 +36,7 @@ pub(super) enum Action {
     NextChart,
     MaximiseChart,
     Severity,
+    OtherSide,
     Suspend,
     Quit,
 }
@@ -78,7 +79,7 @@ bindings! {
         "2" [KeyCode::Char('2'), NONE] Action::Show(Screen::Traffic), "traffic: records as they come";
         "3" [KeyCode::Char('3'), NONE] Action::Show(Screen::Training), "training: figures of the steps";
         "4" [KeyCode::Char('4'), NONE] Action::Show(Screen::Releases), "releases: the chain, evidence, decisions";
-        "5" [KeyCode::Char('5'), NONE] Action::Show(Screen::Harness), "harness: files of the release, requests, proposals";
+        "5" [KeyCode::Char('5'), NONE] Action::Show(Screen::Harness), "harness: the tree, what waits, what was tried and why";
         "6" [KeyCode::Char('6'), NONE] Action::Show(Screen::Logs), "logs";
         "?" [KeyCode::Char('?'), NONE; KeyCode::F(1), NONE] Action::Show(Screen::Help), "help: this list";
         "Tab" [KeyCode::Tab, NONE] Action::NextScreen, "next screen";
@@ -114,6 +115,9 @@ bindings! {
         "P" [KeyCode::Char('P'), SHIFT; KeyCode::Char('P'), NONE] Action::Promote, "promote a held release, after a question";
         "X" [KeyCode::Char('X'), SHIFT; KeyCode::Char('X'), NONE] Action::Reject, "reject a held release, after a question";
         "R" [KeyCode::Char('R'), SHIFT; KeyCode::Char('R'), NONE] Action::Rollback, "serve this release again, after a question";
+    }
+    Place::On(Screen::Harness) => {
+        "h, l" [KeyCode::Char('h'), NONE; KeyCode::Char('l'), NONE; KeyCode::Left, NONE; KeyCode::Right, NONE] Action::OtherSide, "between the files and what changes them (also left and right)";
     }
     Place::On(Screen::Logs) => {
         "s" [KeyCode::Char('s'), NONE] Action::Severity, "from errors alone to everything";

@@ -3,8 +3,10 @@
 //! [`Source`]: [`Files`] or [`Remote`]. State: the screen. The terminal is restored on every way out.
 
 mod app;
+mod changes;
 mod cursor;
 mod event;
+mod evolution;
 mod files;
 mod history;
 mod input;

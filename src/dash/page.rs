@@ -5,12 +5,17 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthChar;
 
 use super::event::Effect;
+use super::evolution::{AttemptFacts, ProposalFacts, RequestFacts};
 use super::snapshot::{DiffFile, Evidence, RecordDetail};
 use super::source::Fault;
 use super::text;
 use super::theme::Theme;
 use crate::domain::Verdict;
 use crate::telemetry::LogLine;
+
+mod tried;
+
+pub(super) use tried::style;
 
 /// An open page.
 pub(super) struct Page {
@@ -28,6 +33,9 @@ pub(super) enum Body {
     Failed(Fault),
     Record(Box<RecordDetail>),
     Evidence(Box<Evidence>),
+    Attempt(Box<AttemptFacts>),
+    Proposal(Box<ProposalFacts>),
+    Request(Box<RequestFacts>),
     Diff(Vec<DiffFile>),
     File(String),
     Log(LogLine),
@@ -88,6 +96,9 @@ impl Page {
             }
             Body::Record(detail) => record(&mut out, detail),
             Body::Evidence(evidence) => self::evidence(&mut out, evidence),
+            Body::Attempt(attempt) => tried::attempt(&mut out, attempt),
+            Body::Proposal(proposal) => tried::proposal(&mut out, proposal),
+            Body::Request(request) => tried::request(&mut out, request),
             Body::Diff(files) => diff(&mut out, files),
             Body::File(text) => out.text(text),
             Body::Log(line) => log(&mut out, line),
@@ -133,7 +144,7 @@ impl Lines {
         }
         let room = self.width.saturating_sub(14).max(10);
         for (at, piece) in wrap(&text::clean(value), room).into_iter().enumerate() {
-            let label = if at == 0 { name } else { "" };
+            let label = if at == 0 { text::clean(name) } else { String::new() };
             self.push(Line::from(vec![
                 Span::styled(format!("{label:<14}"), self.theme.faint()),
                 Span::raw(piece),
@@ -312,10 +323,10 @@ fn verdict(out: &mut Lines, verdict: &Verdict) {
 /// The sign that goes with an outcome, so that colour is never alone.
 pub(super) fn mark(outcome: &str) -> &'static str {
     match outcome {
-        "released" | "selected" | "promoted" => "✓",
-        "rejected" => "✗",
+        "released" | "selected" | "promoted" | "published" | "won" => "✓",
+        "rejected" | "refused" => "✗",
         "held" => "?",
-        "skipped" | "stale" => "~",
+        "skipped" | "stale" | "rolled_back" => "~",
         "inconclusive" => "≈",
         "invalid" => "!",
         _ => "·",

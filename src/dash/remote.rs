@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use similar::TextDiff;
 
+use super::evolution::{self, AttemptFacts, Evolution};
 use super::read;
 use super::snapshot::{
     DiffFile, Evidence, FileFacts, Focus, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
@@ -15,6 +16,9 @@ use crate::telemetry::LogLine;
 
 const RECORDS: usize = 100;
 const STEPS: usize = 200;
+const ATTEMPTS: usize = 40;
+const PROPOSALS: usize = 60;
+const REQUESTS: usize = 20;
 /// Steps behind a sparkline.
 const REWARDS: usize = 40;
 /// Scenarios that get a sparkline.
@@ -99,6 +103,7 @@ impl<F: Fetch> Remote<F> {
                 .map(|release| self.files(scenario, &release))
                 .transpose()?
                 .unwrap_or_default(),
+            evolution: self.evolution(scenario)?,
         };
         self.seen = Some(Seen {
             scenario: scenario.to_owned(),
@@ -107,6 +112,24 @@ impl<F: Fetch> Remote<F> {
             focus: focus.clone(),
         });
         Ok(focus)
+    }
+
+    fn evolution(&mut self, scenario: &str) -> Result<Evolution, Fault> {
+        let name = self.fetch.segment(scenario);
+        let mut read = |what: &str, limit: usize| {
+            let path = format!("/reef/harness/{what}?scenario={name}&limit={limit}");
+            self.fetch.get(&path)
+        };
+        let (attempts, proposals, requests) = (
+            read("attempts", ATTEMPTS)?,
+            read("proposals", PROPOSALS)?,
+            read("requests", REQUESTS)?,
+        );
+        Ok(Evolution {
+            attempts: list(&attempts["attempts"]).iter().map(evolution::attempt).collect(),
+            proposals: list(&proposals["proposals"]).iter().map(evolution::proposal).collect(),
+            requests: list(&requests["requests"]).iter().map(evolution::request).collect(),
+        })
     }
 
     fn manifest(&mut self, scenario: &str, release: &str) -> Result<Value, Fault> {
@@ -164,9 +187,12 @@ fn list(value: &Value) -> &[Value] {
 
 /// Whether a scenario's status shows no reason to read its records and chain again.
 fn same(before: &Value, now: &Value) -> bool {
-    ["last_sequence", "scenario_step", "release_id", "exchanges", "reports"]
+    // An attempt moves on with the phase of its step.
+    let phase = |of: &Value| of["training"]["phase"].clone();
+    let counts = ["last_sequence", "scenario_step", "release_id", "exchanges", "reports"]
         .iter()
-        .all(|key| before[key] == now[key])
+        .all(|key| before[key] == now[key]);
+    counts && phase(before) == phase(now)
 }
 
 impl<F: Fetch> Source for Remote<F> {
@@ -223,6 +249,14 @@ impl<F: Fetch> Source for Remote<F> {
             verdict,
             failures: Vec::new(),
         })
+    }
+
+    fn attempt(&mut self, scenario: &str, id: &str) -> Result<AttemptFacts, Fault> {
+        let (name, part) = (self.fetch.segment(scenario), self.fetch.segment(id));
+        let found = self
+            .fetch
+            .get(&format!("/reef/harness/attempts/{part}?scenario={name}"))?;
+        Ok(evolution::attempt(&found))
     }
 
     fn diff(&mut self, scenario: &str, old: &str, new: &str) -> Result<Vec<DiffFile>, Fault> {

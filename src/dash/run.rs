@@ -187,6 +187,7 @@ fn perform(source: &mut dyn Source, effect: Effect) -> Option<Event> {
         Effect::Copy(_) | Effect::Suspend | Effect::Quit(_) => return None,
         Effect::ReadRecord(scenario, id) => source.record(scenario, id).map(Box::new).map(Body::Record),
         Effect::ReadEvidence(scenario, step) => source.evidence(scenario, *step).map(Box::new).map(Body::Evidence),
+        Effect::ReadAttempt(scenario, id) => source.attempt(scenario, id).map(Box::new).map(Body::Attempt),
         Effect::ReadDiff(scenario, old, new) => source.diff(scenario, old, new).map(Body::Diff),
         Effect::ReadFile(scenario, release, path) => source.file(scenario, release, path).map(Body::File),
     };

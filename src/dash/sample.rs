@@ -1,5 +1,9 @@
 //! Fixed data for the tests of the screens and for the pictures: one deployment on one afternoon.
 
+mod evolution;
+
+pub(super) use evolution::tried;
+
 use serde_json::{Map, json};
 
 use super::snapshot::{
@@ -217,15 +221,17 @@ pub(super) fn snapshot() -> Snapshot {
                 })
                 .collect(),
             files: [
-                ("adapter_config.json", 812),
-                ("adapter_model.safetensors", 3_687_432),
-                ("training/state.json", 2_210),
+                ("pi-agent/AGENTS.md", 812),
+                ("pi-agent/commands/triage.md", 1_430),
+                ("pi-agent/skills/invoices/SKILL.md", 3_974),
+                ("reef-tree.json", 9_210),
             ]
             .map(|(path, bytes)| FileFacts {
                 path: path.to_owned(),
                 bytes,
             })
             .into(),
+            evolution: evolution::evolution(),
         }),
     }
 }

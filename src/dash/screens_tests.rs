@@ -106,6 +106,23 @@ fn every_page_at_every_size() {
         answer(&mut app, &effects, Body::Diff(sample::diff()));
         insta::assert_snapshot!(name("diff"), text(&app));
         code(&mut app, KeyCode::Esc);
+        press(&mut app, '5');
+        press(&mut app, 'l');
+        for _ in 0..3 {
+            press(&mut app, 'j');
+        }
+        let effects = code(&mut app, KeyCode::Enter);
+        assert_eq!(
+            effects,
+            [Effect::ReadAttempt(
+                "support-tickets".to_owned(),
+                "b-evaluating".to_owned()
+            )]
+        );
+        answer(&mut app, &effects, Body::Attempt(Box::new(sample::tried())));
+        insta::assert_snapshot!(name("attempt"), text(&app));
+        code(&mut app, KeyCode::Esc);
+        press(&mut app, '4');
         press(&mut app, 'P');
         press(&mut app, 'o');
         press(&mut app, 'k');
@@ -250,6 +267,94 @@ fn the_mouse_chooses_tabs_and_lines_and_opens_them() {
     code(&mut app, KeyCode::Esc);
     at(&mut app, MouseEventKind::ScrollDown, 10, 8);
     assert_eq!(app.cursor(), 8);
+}
+
+/// The tree and what changes it are two lists on one screen.
+#[test]
+fn what_changes_a_tree_is_listed_beside_it_and_opens_with_what_led_to_it() {
+    let mut app = app((120, 40), Theme::Dark);
+    press(&mut app, '5');
+    let shown = text(&app);
+    for words in [
+        "pi-agent/AGENTS.md",
+        "waiting: 1 decision, 1 request, 1 proposal",
+        "+generated ← 2 failures (0)",
+        "~style -chatter ← asked: ",
+        "the linter was never run",
+    ] {
+        assert!(shown.contains(words), "{words} in\n{shown}");
+    }
+    let effects = code(&mut app, KeyCode::Enter);
+    assert!(matches!(&effects[..], [Effect::ReadFile(_, _, path)] if path == "pi-agent/AGENTS.md"));
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'l');
+    // First what waits: the decision, the request, the proposal.
+    press(&mut app, 'j');
+    assert!(code(&mut app, KeyCode::Enter).is_empty());
+    let request = text(&app);
+    assert!(
+        request.contains("say which invoice") && request.contains("what is asked for"),
+        "{request}"
+    );
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'j');
+    assert!(code(&mut app, KeyCode::Enter).is_empty());
+    let proposal = text(&app);
+    assert!(
+        proposal.contains("reef-pi on ci-7") && proposal.contains("Start the database first."),
+        "{proposal}"
+    );
+    code(&mut app, KeyCode::Esc);
+    let copied = press(&mut app, 'y');
+    assert_eq!(copied, [Effect::Copy("p-waiting".to_owned())]);
+    press(&mut app, 'j');
+    let effects = code(&mut app, KeyCode::Enter);
+    assert!(matches!(&effects[..], [Effect::ReadAttempt(_, id)] if id == "b-evaluating"));
+    answer(&mut app, &effects, Body::Attempt(Box::new(sample::tried())));
+    let page = text(&app);
+    let receipt = sample::tried().failures[0].receipts[0].clone();
+    for words in [
+        "failures that led to it (2)",
+        receipt.as_str(),
+        "create generated",
+        "! candidate on ticket-04",
+    ] {
+        assert!(page.contains(words), "{words} in\n{page}");
+    }
+    code(&mut app, KeyCode::Esc);
+    // A filter narrows both, and steps that nothing was tried for have their evidence.
+    press(&mut app, '/');
+    for key in "step 22".chars() {
+        press(&mut app, key);
+    }
+    code(&mut app, KeyCode::Enter);
+    press(&mut app, 'g');
+    let effects = code(&mut app, KeyCode::Enter);
+    assert_eq!(effects, [Effect::ReadEvidence("support-tickets".to_owned(), 22)]);
+    code(&mut app, KeyCode::Esc);
+    code(&mut app, KeyCode::Esc);
+    press(&mut app, 'h');
+    assert_eq!(press(&mut app, 'y'), [Effect::Copy("pi-agent/AGENTS.md".to_owned())]);
+}
+
+/// What others wrote acts on no terminal, on the screens and on their pages.
+#[test]
+fn proposals_and_failures_are_inert() {
+    for size in SIZES {
+        let mut app = app(size, Theme::Dark);
+        press(&mut app, '5');
+        press(&mut app, 'l');
+        let mut shown = text(&app);
+        for _ in 0..8 {
+            press(&mut app, 'j');
+            let effects = code(&mut app, KeyCode::Enter);
+            answer(&mut app, &effects, Body::Attempt(Box::new(sample::tried())));
+            shown.push_str(&text(&app));
+            code(&mut app, KeyCode::Esc);
+        }
+        assert!(shown.contains("·[31mschema.rs"), "{shown}");
+        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{202e}'), "{shown}");
+    }
 }
 
 #[test]

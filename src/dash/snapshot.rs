@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::evolution::Evolution;
 use crate::domain::Verdict;
 
 /// What there was to see at one moment.
@@ -125,6 +126,8 @@ pub struct Focus {
     pub jobs: Vec<JobFacts>,
     /// Files of the served release.
     pub files: Vec<FileFacts>,
+    /// What is tried on the tree, and what waits.
+    pub evolution: Evolution,
 }
 
 /// One record without its bodies.

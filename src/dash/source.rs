@@ -1,5 +1,6 @@
 //! Where snapshots come from. Two sources exist: the files of this machine and the routes of a service.
 
+use super::evolution::AttemptFacts;
 use super::snapshot::{DiffFile, Evidence, RecordDetail, Snapshot};
 
 /// What the screens want to see.
@@ -96,6 +97,8 @@ pub trait Source: Send {
     fn record(&mut self, scenario: &str, id: &str) -> Result<RecordDetail, Fault>;
     /// Why a step ended as it did.
     fn evidence(&mut self, scenario: &str, step: u64) -> Result<Evidence, Fault>;
+    /// One attempt at a better tree, with what it did.
+    fn attempt(&mut self, scenario: &str, id: &str) -> Result<AttemptFacts, Fault>;
     /// What differs between two releases.
     fn diff(&mut self, scenario: &str, old: &str, new: &str) -> Result<Vec<DiffFile>, Fault>;
     /// The text of one file of a release.

@@ -1,7 +1,7 @@
 //! Text for narrow places.
 
-use time::OffsetDateTime;
-use time::macros::format_description;
+use crate::sys::format;
+pub(super) use crate::sys::format::bytes;
 
 /// Text from outside may hold control characters and marks that turn the direction of writing; on a terminal they must
 /// not act.
@@ -18,8 +18,7 @@ pub(super) fn clean(text: &str) -> String {
 
 /// The telling part of an id: the first digits of a digest, the last of a record id, whose first digits are its time.
 pub(super) fn short(id: &str) -> String {
-    let id = id.strip_prefix("sha256:").unwrap_or(id);
-    clean(&id.chars().take(12).collect::<String>())
+    clean(&format::short(id))
 }
 
 /// The end of a record id, or all of a short one.
@@ -46,35 +45,12 @@ pub(super) fn ago(then_us: i64, now_us: i64) -> String {
 
 /// A time of day, UTC.
 pub(super) fn clock(us: i64) -> String {
-    let layout = format_description!("[hour]:[minute]:[second]");
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000)
-        .ok()
-        .and_then(|moment| moment.format(&layout).ok())
-        .unwrap_or_else(|| "-".to_owned())
+    format::moment(us).get(11..).unwrap_or("-").to_owned()
 }
 
 /// A day and a time of day, UTC.
 pub(super) fn moment(us: i64) -> String {
-    let layout = format_description!("[month]-[day] [hour]:[minute]:[second]");
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000)
-        .ok()
-        .and_then(|moment| moment.format(&layout).ok())
-        .unwrap_or_else(|| "-".to_owned())
-}
-
-/// A size as `1.5 GiB`.
-pub(super) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut size = count as f64 / 1024.0;
-    let mut unit = 0;
-    while size >= 1024.0 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    format!("{size:.1} {}", UNITS[unit])
+    format::moment(us).get(5..).unwrap_or("-").to_owned()
 }
 
 /// A count that stays short: `1234`, `56.7k`, `8.9M`.

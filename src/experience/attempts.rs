@@ -332,6 +332,11 @@ impl Experience {
         self.attempts_where(scenario, "1 = 1", "", limit)
     }
 
+    /// One attempt of a scenario.
+    pub fn attempt(&self, scenario: &ScenarioName, id: &str) -> Result<Option<Attempt>, StoreError> {
+        Ok(self.attempts_where(scenario, "a.attempt_id = ?2", id, 1)?.pop())
+    }
+
     /// The attempt that serves an instruction or proposal.
     pub fn attempt_of(&self, scenario: &ScenarioName, request: &str) -> Result<Option<Attempt>, StoreError> {
         Ok(self.attempts_where(scenario, "a.request = ?2", request, 1)?.pop())

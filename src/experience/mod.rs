@@ -30,6 +30,7 @@ mod retention;
 mod scenarios;
 mod schema;
 mod store;
+mod stories;
 mod tally;
 mod writer;
 
@@ -50,4 +51,5 @@ pub use releases::{ChainEnds, ReleaseRow, ReleaseState, ReleasesWhere, StepQuery
 pub use retention::{Pruned, Retention};
 pub use scenarios::{Scenario, ScenarioCreated};
 pub use store::{Experience, StoreOptions};
+pub use stories::{AttemptStory, Failure, RequestStory};
 pub use tally::Stats;

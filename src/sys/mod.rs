@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod durable;
 pub mod failpoint;
+pub mod format;
 pub mod leave;
 pub mod program;
 pub mod random;

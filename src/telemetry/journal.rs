@@ -131,9 +131,13 @@ pub fn read_tail(dir: &Path, limit: usize) -> io::Result<Vec<LogLine>> {
         };
         let found = match last_lines(&file, limit - lines.len()) {
             Ok(found) => found,
-            // Between two files there is a moment without a newest one.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Between two files there is a moment without a newest one.
+                if number == 0 {
+                    continue;
+                }
+                break;
+            }
             Err(error) => return Err(error),
         };
         lines.splice(0..0, found);

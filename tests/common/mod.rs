@@ -6,6 +6,7 @@
 
 pub mod http;
 pub mod reef;
+pub mod tried;
 pub mod upstream;
 
 use std::time::{Duration, Instant};

@@ -12,6 +12,7 @@ mod common;
 
 mod admission;
 mod cli;
+mod evolution;
 mod golden;
 mod pages;
 mod server;

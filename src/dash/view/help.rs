@@ -11,11 +11,7 @@ use crate::dash::keys::{BINDINGS, Place};
 const COLUMNS: &[Column] = &[left("key", 16, 0), left("where", 11, 66), left("what", 0, 0)];
 
 pub(super) fn list(body: Rect) -> Rect {
-    Rect {
-        y: body.y + 1,
-        height: body.height.saturating_sub(1),
-        ..body
-    }
+    list::lines(body, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

@@ -42,6 +42,29 @@ pub(super) const fn right(title: &'static str, width: u16, from: u16) -> Column 
 /// A cell.
 pub(super) type Cell = (String, Style);
 
+/// The lines of a list that has so many rows above them, its heading among these.
+pub(super) fn lines(area: Rect, above: u16) -> Rect {
+    Rect {
+        y: area.y + above.min(area.height),
+        height: area.height.saturating_sub(above),
+        ..area
+    }
+}
+
+/// Which line is selected.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Selected {
+    pub(super) at: usize,
+    /// Whether keys go to this list.
+    pub(super) focused: bool,
+}
+
+impl From<usize> for Selected {
+    fn from(at: usize) -> Self {
+        Self { at, focused: true }
+    }
+}
+
 /// Draws the heading on the row above `area` and the lines in it, as far as they are in view.
 pub(super) fn draw(
     frame: &mut Frame<'_>,
@@ -49,9 +72,10 @@ pub(super) fn draw(
     area: Rect,
     columns: &[Column],
     len: usize,
-    selected: usize,
+    selected: impl Into<Selected>,
     cells: impl Fn(usize) -> Vec<Cell>,
 ) {
+    let Selected { at: selected, focused } = selected.into();
     let width = area.width;
     let shown: Vec<usize> = (0..columns.len()).filter(|at| width >= columns[*at].from).collect();
     let fixed: u16 = shown.iter().map(|at| columns[*at].width + 1).sum();
@@ -74,14 +98,15 @@ pub(super) fn draw(
     let first = first_shown(len, selected, height);
     for (row, at) in (first..len.min(first + height)).enumerate() {
         let cells = cells(at);
-        let mut spans = vec![Span::raw(if at == selected { "▌" } else { " " })];
+        let chosen = focused && at == selected;
+        let mut spans = vec![Span::raw(if chosen { "▌" } else { " " })];
         for column in &shown {
             let (text, style) = cells.get(*column).cloned().unwrap_or_default();
             spans.push(Span::styled(fit(&text, wide(*column), columns[*column].right), style));
             spans.push(Span::raw(" "));
         }
         let mut line = Line::from(spans);
-        if at == selected {
+        if chosen {
             line = line.style(theme.selected());
         }
         let place = Rect::new(area.x, area.y + u16::try_from(row).unwrap_or(0), width, 1);

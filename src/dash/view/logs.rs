@@ -19,11 +19,12 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn list(body: Rect) -> Rect {
-    Rect {
-        y: body.y + 1,
-        height: body.height.saturating_sub(2),
+    // The last row says how many there are.
+    let above = Rect {
+        height: body.height.saturating_sub(1),
         ..body
-    }
+    };
+    list::lines(above, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

@@ -32,6 +32,8 @@ pub(super) struct Areas {
     pub(super) body: Rect,
     /// The lines of the screen's list, without its heading.
     pub(super) list: Rect,
+    /// The lines of the screen's other list, where there are two.
+    pub(super) other: Rect,
     status: Rect,
     foot: Rect,
 }
@@ -53,6 +55,10 @@ impl Areas {
             tabs,
             body,
             list: list_area(app, body),
+            other: match app.screen {
+                Screen::Harness => harness::list(body, !app.beside()),
+                _ => Rect::default(),
+            },
             status: row(1),
             foot: row(height.saturating_sub(1)),
         }
@@ -79,7 +85,7 @@ fn list_area(app: &App, body: Rect) -> Rect {
         Screen::Traffic => traffic::list(body),
         Screen::Training => training::list(app, body),
         Screen::Releases => releases::list(body),
-        Screen::Harness => harness::list(body),
+        Screen::Harness => harness::list(body, app.beside()),
         Screen::Logs => logs::list(body),
         Screen::Help => help::list(body),
     }
@@ -232,7 +238,7 @@ fn hint(app: &App) -> &'static str {
         (false, Screen::Traffic) => "Enter open  y copy id  / filter  g newest  ? keys  q quit",
         (false, Screen::Training) => "Enter evidence  c chart  z one/all  +/- zoom  h/l pan  ? keys",
         (false, Screen::Releases) => "Enter evidence  d diff  P promote  X reject  R roll back  ? keys",
-        (false, Screen::Harness) => "Enter read file  / filter  [ ] scenario  ? keys  q quit",
+        (false, Screen::Harness) => "Enter open  h/l files or changes  / filter  [ ] scenario  ? keys",
         (false, Screen::Logs) => "s severity  / filter  Enter open  g newest  ? keys  q quit",
         (false, Screen::Help) => "j/k scroll  1-6 screens  q quit",
     }
@@ -260,44 +266,38 @@ fn page(frame: &mut Frame<'_>, app: &App, page: &Page, area: Rect) {
 }
 
 fn question(frame: &mut Frame<'_>, app: &App, question: &Question) {
-    let area = frame.area();
+    let (choice, area) = (&question.choice, frame.area());
     let width = area.width.saturating_sub(4).min(72);
-    let what = match question.choice.decision {
+    let what = match choice.decision {
         Decision::Promote => "It is served as soon as it is loaded.",
         Decision::Reject => "It stays in the history and is not served.",
         Decision::Rollback => "Its content is served again as a new release; nothing is removed.",
     };
     let room = usize::from(width.saturating_sub(4)).max(10);
     let mut lines: Vec<Line<'_>> = Vec::new();
-    for piece in wrap(&format!("scenario {}", text::clean(&question.choice.scenario)), room)
+    for piece in wrap(&format!("scenario {}", text::clean(&choice.scenario)), room)
         .into_iter()
-        .chain(wrap(
-            &format!("release {}", text::clean(&question.choice.release)),
-            room,
-        ))
+        .chain(wrap(&format!("release {}", text::clean(&choice.release)), room))
         .chain(wrap(what, room))
     {
         lines.push(Line::raw(piece));
     }
     lines.push(Line::default());
-    let note = wrap(
-        &format!("why (optional): {}▏", text::clean(&question.choice.note)),
-        room,
-    );
+    let note = wrap(&format!("why (optional): {}▏", text::clean(&choice.note)), room);
     lines.extend(note.into_iter().map(Line::raw));
     lines.push(Line::default());
     lines.push(if question.sent {
         Line::styled("… under way", app.theme.warn())
     } else {
         Line::styled(
-            format!("Enter: {}    Esc: leave it", question.choice.decision.as_str()),
+            format!("Enter: {}    Esc: leave it", choice.decision.as_str()),
             app.theme.strong(),
         )
     });
     let height = u16::try_from(lines.len() + 2).unwrap_or(10).min(area.height);
     let place = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
     let block = Block::bordered().border_style(app.theme.warn()).title(Line::styled(
-        format!(" {}? ", question.choice.decision.as_str()),
+        format!(" {}? ", choice.decision.as_str()),
         app.theme.strong(),
     ));
     let inner = block.inner(place);

@@ -40,11 +40,7 @@ fn split(body: Rect) -> [Rect; 2] {
 
 pub(super) fn list(body: Rect) -> Rect {
     let [top, _] = split(body);
-    Rect {
-        y: top.y + 1,
-        height: top.height.saturating_sub(1),
-        ..top
-    }
+    list::lines(top, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

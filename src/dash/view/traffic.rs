@@ -26,11 +26,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn list(body: Rect) -> Rect {
-    Rect {
-        y: body.y + 1,
-        height: body.height.saturating_sub(1),
-        ..body
-    }
+    list::lines(body, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

@@ -39,11 +39,7 @@ fn split(app: &App, body: Rect) -> [Rect; 3] {
 
 pub(super) fn list(app: &App, body: Rect) -> Rect {
     let [_, steps, _] = split(app, body);
-    Rect {
-        y: steps.y + 2,
-        height: steps.height.saturating_sub(2),
-        ..steps
-    }
+    list::lines(steps, 2)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {

@@ -157,17 +157,7 @@ impl Progress {
         if let Some(episodes) = self.episodes_total {
             value.insert("episodes_total".to_owned(), json!(episodes));
         }
-        let activity: Vec<Value> = self
-            .activity
-            .iter()
-            .map(|event| {
-                let mut entry = json!({"at": clock::seconds(event.at_us), "kind": event.kind, "text": event.text});
-                if event.failed {
-                    entry["failed"] = json!(true);
-                }
-                entry
-            })
-            .collect();
+        let activity: Vec<Value> = self.activity.iter().map(AttemptEvent::to_json).collect();
         value.insert("activity".to_owned(), Value::Array(activity));
         Value::Object(value)
     }

@@ -7,6 +7,7 @@ mod collect;
 mod embedded;
 mod error;
 mod evolve;
+mod folder;
 mod following;
 mod hands;
 mod judge;
@@ -290,11 +291,8 @@ impl Driver {
 
     /// The files of one step.
     fn job_dir(&self, job: &Job) -> PathBuf {
-        self.inner.work.join(job.scenario.as_str()).join(format!(
-            "{:06}-{}",
-            job.step,
-            job.batch.as_str().replace(':', "_")
-        ))
+        let scenario = self.inner.work.join(job.scenario.as_str());
+        scenario.join(folder::name(job.step, &job.batch))
     }
 
     /// Reads the store off the asynchronous threads.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::seal::{Manifest, hit};
-use super::{CONSUMER, Driver, Ended, LoopError, Turn};
+use super::{CONSUMER, Driver, Ended, LoopError, Turn, folder};
 use crate::domain::{Operation, Outcome, RecordId, ReleaseId, ScenarioName};
 use crate::experience::{AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
 use crate::release::{Provenance, Source};
@@ -314,7 +314,7 @@ impl Driver {
                 };
                 Ok(entries
                     .filter_map(|entry| Some(entry.ok()?.path()))
-                    .filter(|path| Some(path) != keep.as_ref() && is_of_a_step(path))
+                    .filter(|path| Some(path) != keep.as_ref() && folder::is_of_a_step(path))
                     .collect())
             })
             .await?;
@@ -336,13 +336,6 @@ impl Driver {
         })
         .await
     }
-}
-
-/// Whether a path is named like the files of a step: six digits, a dash, the batch.
-fn is_of_a_step(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.and_then(|name| name.split_once('-'))
-        .is_some_and(|(step, batch)| step.len() >= 6 && step.bytes().all(|b| b.is_ascii_digit()) && !batch.is_empty())
 }
 
 /// A step that releases nothing.

@@ -1,6 +1,7 @@
 //! `/reef/harness`: the tree a scenario serves, its releases, and what installs it.
 
 mod events;
+mod evolution;
 mod install;
 mod key;
 mod manifest;
@@ -60,6 +61,10 @@ pub(super) async fn answer(
         ["releases"] => manifest::releases(state, headers).await,
         ["adapters"] => adapters(state),
         ["install"] => install::script(state, headers, query).await,
+        ["attempts"] => evolution::attempts(state, headers, query).await,
+        ["attempts", id] => evolution::attempt(state, id, headers, query).await,
+        ["proposals"] => evolution::proposals(state, headers, query).await,
+        ["requests"] => evolution::requests(state, headers, query).await,
         ["releases", step, "page"] => pages::step(state, step, headers, query).await,
         ["requests", id, "page"] => pages::request(state, id, headers, query).await,
         ["requests", id, "progress"] => pages::progress(state, id, headers, query).await,
@@ -72,10 +77,11 @@ pub(super) async fn answer(
 pub(super) fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
         []
-        | ["releases" | "adapters" | "install"]
+        | ["releases" | "adapters" | "install" | "attempts" | "requests"]
+        | ["attempts", _]
         | ["releases", _, "page"]
         | ["requests", _, "page" | "progress" | "events"] => &["GET"],
-        ["proposals"] => &["POST"],
+        ["proposals"] => &["GET", "POST"],
         _ => &[],
     }
 }

@@ -25,7 +25,11 @@ const MOST_EVENTS: u32 = 1000;
 
 /// The scenario of a page: named in the header by programs, in the query by browsers.
 pub(super) fn scenario(headers: &HeaderMap, query: Option<&str>) -> Result<ScenarioName, ApiError> {
-    let query = Query::parse(query, &["scenario", "key"])?;
+    named(headers, &Query::parse(query, &["scenario", "key"])?)
+}
+
+/// The scenario named in the header or in the query; in both it must be the same.
+pub(super) fn named(headers: &HeaderMap, query: &Query) -> Result<ScenarioName, ApiError> {
     let Some(named) = query.one("scenario")? else {
         return super::scenario(headers);
     };

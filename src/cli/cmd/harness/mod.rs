@@ -1,6 +1,7 @@
 //! `reef harness`
 
 mod adapters;
+mod attempts;
 mod diff;
 mod doctor;
 mod evolve;
@@ -36,6 +37,8 @@ pub(crate) struct HarnessArgs {
 enum HarnessCommand {
     /// List the agents there are adapters for, or show one
     Adapters(adapters::AdaptersArgs),
+    /// List what was tried on a scenario's tree, or show one attempt
+    Attempts(attempts::AttemptsArgs),
     /// Compare two trees, entry by entry
     Diff(diff::DiffArgs),
     /// Check an installation: program, service, token, release
@@ -71,6 +74,7 @@ pub(crate) fn run(context: &Context, args: HarnessArgs) -> Result<Exit, CliError
     let reads_files = matches!(
         args.command,
         HarnessCommand::Adapters(_)
+            | HarnessCommand::Attempts(_)
             | HarnessCommand::Diff(_)
             | HarnessCommand::Propose(_)
             | HarnessCommand::Show(_)
@@ -81,6 +85,7 @@ pub(crate) fn run(context: &Context, args: HarnessArgs) -> Result<Exit, CliError
     }
     match args.command {
         HarnessCommand::Adapters(args) => adapters::run(context, &args),
+        HarnessCommand::Attempts(args) => attempts::run(context, &args),
         HarnessCommand::Diff(args) => diff::run(context, &args),
         HarnessCommand::Propose(args) => propose::run(context, &args),
         HarnessCommand::Show(args) => show::run(context, &args),

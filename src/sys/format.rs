@@ -4,7 +4,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 /// A moment as `2026-11-30 06:22:15` in UTC.
-pub(crate) fn moment(us: i64) -> String {
+pub fn moment(us: i64) -> String {
     let layout = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000)
         .ok()
@@ -13,7 +13,7 @@ pub(crate) fn moment(us: i64) -> String {
 }
 
 /// A size as `1.5 GiB`.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 1024 {
         return format!("{count} B");
@@ -28,7 +28,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// The first part of a long id, enough for a table.
-pub(crate) fn short(id: &str) -> String {
+pub fn short(id: &str) -> String {
     let id = id.strip_prefix("sha256:").unwrap_or(id);
     id.chars().take(12).collect()
 }
