@@ -118,12 +118,14 @@ fn a_new_scenario_serves_its_seed_and_every_release_stays_addressable() {
 #[test]
 fn the_binding_follows_what_the_deployment_says_its_provider_speaks() {
     let upstream = upstream();
+    let nothing: &[&str] = &[];
+    let anthropic: &[&str] = &["--upstream-api", "anthropic"];
     for (more, adapter, api) in [
-        (&[][..], "qwen", json!("openai")),
+        (nothing, "qwen", json!("openai")),
         // Nothing was said, so what the agent speaks is tried.
-        (&[], "codex", Value::Null),
-        (&["--inference.upstream-api", "anthropic"], "claude", json!("anthropic")),
-        (&["--inference.upstream-api", "anthropic"], "qwen", json!("anthropic")),
+        (nothing, "codex", Value::Null),
+        (anthropic, "claude", json!("anthropic")),
+        (anthropic, "qwen", json!("anthropic")),
     ] {
         let reef = serve(&upstream, more);
         create(&reef, "team");
@@ -356,6 +358,27 @@ fn the_install_script_hands_over_and_hostile_names_are_inert() {
         .to_owned();
     assert!(name.starts_with("harness-") && name.len() == 20, "{name}");
     assert_eq!(get(&reef, &name, "/reef/harness?adapter=claude", &[]).status, 200);
+}
+
+#[test]
+fn an_adapter_of_the_deployment_serves_files_and_no_script_that_would_fail() {
+    let upstream = upstream();
+    let own = tempfile::tempdir().unwrap();
+    let descriptor = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates/adapters/pi.toml");
+    let text = fs::read_to_string(descriptor).unwrap();
+    fs::write(
+        own.path().join("my-pi.toml"),
+        text.replace("name = \"pi\"", "name = \"my-pi\""),
+    )
+    .unwrap();
+    let reef = serve(&upstream, &["--harness.adapters", own.path().to_str().unwrap()]);
+    create(&reef, "team");
+    let manifest = get(&reef, "team", "/reef/harness?adapter=my-pi", &[]).json();
+    assert_eq!(manifest["adapter"], "my-pi", "{manifest}");
+    let mut refused = get(&reef, "team", "/reef/harness/install?adapter=my-pi", &[]);
+    let (status, said) = (refused.status, refused.text());
+    assert_eq!(status, 400, "{said}");
+    assert!(said.contains("this deployment's own"), "{said}");
 }
 
 #[test]

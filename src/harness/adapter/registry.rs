@@ -30,6 +30,11 @@ impl Adapters {
         Ok(Self { list })
     }
 
+    /// Whether an adapter of this name comes with the program.
+    pub fn is_built_in(name: &str) -> bool {
+        BUILT_IN.iter().any(|(known, _)| *known == name)
+    }
+
     /// Adds every `*.toml` of a directory; one with the name of a built-in adapter replaces it.
     pub fn with_directory(mut self, dir: &Path) -> Result<Self, AdapterError> {
         let failed = |source| AdapterError::Read {
