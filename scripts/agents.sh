@@ -13,6 +13,11 @@ pi @earendil-works/pi-coding-agent 0.84.2
 codex @openai/codex 0.171.0
 claude @anthropic-ai/claude-code 2.1.332
 opencode opencode-ai 1.18.33
+qwen @qwen-code/qwen-code 0.24.4
+"
+# Installed only when it is named: 650 MB, and minutes.
+named="
+openclaw openclaw 2026.9.6
 "
 
 command -v npm >/dev/null || { echo "agents: npm is not installed; the tests with real agents are left out" >&2; exit 75; }
@@ -39,7 +44,7 @@ add() {
     echo "agents: $name $version is ready"
 }
 
-# Pi needs Node 22.19 or newer, which many systems do not have yet.
+# Pi, Qwen Code and OpenClaw need newer Node than many systems have.
 add node node 24.21.0
 export PATH="$dir/node/node_modules/node/bin:$PATH"
 while read -r name package version; do
@@ -48,3 +53,8 @@ while read -r name package version; do
         add "$name" "$package" "$version"
     fi
 done <<< "$agents"
+while read -r name package version; do
+    if [ -n "$name" ] && [[ " $* " == *" $name "* ]]; then
+        add "$name" "$package" "$version"
+    fi
+done <<< "$named"

@@ -11,19 +11,19 @@
 )]
 #![cfg(target_os = "linux")]
 
+#[path = "evolution/coder.rs"]
+mod coder;
 mod common;
-#[path = "evolution/model.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod model;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use coder::{Coder, LESSON};
 use common::reef::Reef;
 use common::upstream::Upstream;
-use model::{LESSON, Scripted};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const TOKEN: &str = "the-services-own-token";
 const PROVIDER_KEY: &str = "the-providers-own-key";
@@ -48,11 +48,46 @@ fn pi() -> Option<PathBuf> {
     None
 }
 
-const TASKS: [&str; 3] = [
-    "What is the first word?",
-    "What is the second word?",
-    "What is the third word?",
+/// A program to write, how it is tried, and what it has to print then.
+struct Task {
+    id: &'static str,
+    prompt: &'static str,
+    tried: &'static [&'static str],
+}
+
+const TASKS: [Task; 3] = [
+    Task {
+        id: "add",
+        prompt: "Write add.sh, which prints the sum of its two arguments.",
+        tried: &["add.sh", "5", "2", "3"],
+    },
+    Task {
+        id: "largest",
+        prompt: "Write largest.sh, which prints the largest of its arguments.",
+        tried: &["largest.sh", "9", "4", "9", "7"],
+    },
+    Task {
+        id: "lines",
+        prompt: "Write lines.sh, which prints how many lines the file has that it is given.",
+        tried: &["lines.sh", "3", "three-lines.txt"],
+    },
 ];
+
+/// What the agent can do already, and must not lose.
+const KNOWN: Task = Task {
+    id: "hello",
+    prompt: "Write hello.sh, which prints hello.",
+    tried: &["hello.sh", "hello"],
+};
+
+/// Tries a program: its name, what it has to print, its arguments.
+const CHECK: &str = r#"#!/bin/sh
+program=$1 wanted=$2
+shift 2
+cd "$REEF_WORKSPACE" && printf '1\n2\n3\n' > three-lines.txt
+printed=$(sh "./$program" "$@" 2>/dev/null)
+if [ "$printed" = "$wanted" ]; then echo '{"score": 1}'; else echo '{"score": 0}'; fi
+"#;
 
 /// Tells whoever asked for the story (`scripts/experiments/evolve-demo.sh`) what happens.
 fn story(text: &str) {
@@ -63,26 +98,27 @@ fn story(text: &str) {
 
 struct Circle {
     reef: Reef,
-    home: tempfile::TempDir,
+    home: TempDir,
     pi: PathBuf,
 }
 
 impl Circle {
     fn new(upstream: &Upstream, pi: &Path) -> Self {
         let dir = tempfile::tempdir().unwrap().keep();
-        let tasks: Vec<Value> = TASKS
-            .iter()
-            .enumerate()
-            .map(|(n, prompt)| json!({"id": format!("word-{n}"), "prompt": prompt, "answer": "alpha"}))
-            .chain([json!({"id": "known", "prompt": "What is already known?", "answer": "known", "protected": true})])
-            .collect();
-        let lines: Vec<String> = tasks.iter().map(Value::to_string).collect();
+        let task = |task: &Task, protected: bool| {
+            let command: Vec<&str> = ["sh", "check.sh"].iter().chain(task.tried).copied().collect();
+            json!({"id": task.id, "prompt": task.prompt, "protected": protected,
+                "checker": {"kind": "script", "command": command}})
+            .to_string()
+        };
+        let mut lines: Vec<String> = TASKS.iter().map(|one| task(one, false)).collect();
+        lines.push(task(&KNOWN, true));
         std::fs::create_dir(dir.join("tasks")).unwrap();
         std::fs::write(dir.join("tasks/tasks.jsonl"), lines.join("\n")).unwrap();
-        std::fs::write(dir.join("tasks/suite.toml"), "[checker]\nkind = \"exact\"\n").unwrap();
+        std::fs::write(dir.join("tasks/check.sh"), CHECK).unwrap();
         std::fs::write(
             dir.join("recipe.toml"),
-            "format = 1\nname = \"words\"\nextends = \"evolve\"\n[batch]\nsize = 3\n[gate]\nparallel = 2\n\
+            "format = 1\nname = \"programs\"\nextends = \"evolve\"\n[batch]\nsize = 3\n[gate]\nparallel = 2\n\
              maximum-pairs = 24\nprotected-repeats = 1\nspending = \"candidate\"\n",
         )
         .unwrap();
@@ -157,10 +193,34 @@ impl Circle {
     }
 
     /// Runs the wrapper in a fresh workspace.
-    fn wrapped(&self, args: &[&str]) -> String {
+    fn wrapped(&self, args: &[&str]) -> (String, TempDir) {
         let workspace = tempfile::tempdir().unwrap();
         let mut command = self.command(&self.home.path().join(".local/bin/reef-pi"));
-        self.done(command.args(args).current_dir(workspace.path()))
+        let said = self.done(command.args(args).current_dir(workspace.path()));
+        (said, workspace)
+    }
+
+    /// Has the wrapped agent do a task, and gives whether its program does what it should.
+    fn solves(&self, task: &Task) -> bool {
+        let (said, workspace) = self.wrapped(&["-p", task.prompt]);
+        assert!(
+            workspace.path().join(task.tried[0]).exists(),
+            "no program was written: {said}"
+        );
+        let mut check = self.command(Path::new("/bin/sh"));
+        check
+            .arg(self.reef.dir.join("tasks/check.sh"))
+            .args(task.tried)
+            .env("REEF_WORKSPACE", workspace.path());
+        let passed = self.done(&mut check).contains("\"score\": 1");
+        let program = std::fs::read_to_string(workspace.path().join(task.tried[0])).unwrap();
+        story(&format!(
+            "reef-pi -p {:?}: wrote `{}`, {}",
+            task.prompt,
+            program.trim(),
+            if passed { "passed" } else { "failed" }
+        ));
+        passed
     }
 
     fn get(&self, path: &str) -> Value {
@@ -177,16 +237,18 @@ fn node() -> PathBuf {
 #[test]
 fn an_agent_that_fails_gets_a_tree_it_passes_with() {
     let Some(pi) = pi() else { return };
-    let scripted = Scripted::good();
-    let upstream = Upstream::start(scripted.clone().script());
+    let coder = Coder::default();
+    let upstream = Upstream::start(coder.clone().script());
     let circle = Circle::new(&upstream, &pi);
     let before = circle.get("/reef/harness")["release_id"].clone();
-    for prompt in TASKS {
-        let said = circle.wrapped(&["-p", prompt]);
-        assert!(said.contains("I do not know"), "{said}");
-        story(&format!("reef-pi -p {prompt:?} says {:?}", said.trim()));
-        let report = circle.wrapped(&["report", "--score", "0", "--feedback", "it should have said alpha"]);
-        story(&format!("reef-pi report --score 0: report {}", report.trim()));
+    for task in &TASKS {
+        assert!(!circle.solves(task), "{} passes untaught", task.id);
+        let wrong = format!("{} prints something else than {}", task.tried[0], task.tried[1]);
+        let (report, _) = circle.wrapped(&["report", "--score", "0", "--feedback", &wrong]);
+        story(&format!(
+            "reef-pi report --score 0 --feedback {wrong:?}: report {}",
+            report.trim()
+        ));
     }
     let begun = Instant::now();
     let steps = loop {
@@ -200,7 +262,7 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
             return;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(400),
+            begun.elapsed() < Duration::from_secs(900),
             "no step came; the service's log:\n{}",
             circle.reef.log()
         );
@@ -211,17 +273,17 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
     let figures = &step["metrics"];
     assert_eq!(figures["gate_outcome"], "selected", "{step}");
     story(&format!(
-        "the step, after {:.0} s: {}",
+        "released after {:.0} s: {}",
         begun.elapsed().as_secs_f64(),
-        step["metrics"]
+        step["release_id"]
     ));
-    let asked = scripted.proposals_asked();
-    assert!(asked[0].contains("it should have said alpha"), "{}", asked[0]);
+    story(&format!("the gate: {figures}"));
+    let asked = coder.proposals_asked();
+    assert!(asked[0].contains("add.sh prints something else than 5"), "{}", asked[0]);
     circle.wrapped(&["update"]);
-    for prompt in TASKS {
-        let said = circle.wrapped(&["-p", prompt]);
-        assert!(said.contains("alpha"), "{said}");
-        story(&format!("reef-pi -p {prompt:?} on the new tree says {:?}", said.trim()));
+    story("reef-pi update");
+    for task in &TASKS {
+        assert!(circle.solves(task), "{} fails on the new tree", task.id);
     }
     let manifest = circle.get("/reef/harness");
     assert!(manifest["files"].to_string().contains(LESSON), "{manifest}");

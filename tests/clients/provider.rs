@@ -86,6 +86,11 @@ fn call(body: &Value) -> Option<Says> {
         ("exec_command", json!({"cmd": SHELL}).to_string()),
         ("shell_command", json!({"command": SHELL}).to_string()),
         ("shell", json!({"command": ["sh", "-c", SHELL]}).to_string()),
+        (
+            "run_shell_command",
+            json!({"command": SHELL, "is_background": false}).to_string(),
+        ),
+        ("exec", json!({"command": SHELL}).to_string()),
     ];
     known
         .into_iter()

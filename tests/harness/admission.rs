@@ -293,12 +293,63 @@ fn settings_are_held_to_what_each_agent_allows() {
         ),
         ("opencode", json!({"data": {"plugin": ["x"]}}), "code_extension entries"),
         ("codex", json!({"data": {"tui": {"theme": null}}}), "config.toml"),
+        (
+            "qwen",
+            json!({"data": {"ui": {"statusLine": {"command": "x"}}}}),
+            "no release holds",
+        ),
+        (
+            "qwen",
+            json!({"data": {"tools": {"approvalMode": "yolo"}}}),
+            "its user's choice",
+        ),
+        (
+            "qwen",
+            json!({"data": {"model": {"name": "other"}}}),
+            "the installer binds",
+        ),
+        (
+            "openclaw",
+            json!({"data": {"agents": {"defaults": {"workspace": "/elsewhere"}}}}),
+            "the rules of the release",
+        ),
+        ("openclaw", json!({"data": {"plugins": {"x": {}}}}), "no release holds"),
+        (
+            "hermes",
+            json!({"data": {"approvals": {"mode": "off"}}}),
+            "its user's choice",
+        ),
     ] {
         let refusal = propose(name, &Tree::default(), &create("config", &config)).unwrap_err();
         assert!(refusal.to_string().contains(part), "{name}: {refusal}");
     }
     let allowed = json!({"data": {"env": {"MAX_THINKING_TOKENS": "4096"}, "permissions": {"allow": ["Bash(ls)"]}}});
     propose("claude", &Tree::default(), &create("config", &allowed)).unwrap();
+    // A settings file is closed, its parts that are open stay open.
+    let allowed = json!({"data": {"model": {"maxSessionTurns": 40}, "ui": {"theme": "Default"}}});
+    propose("qwen", &Tree::default(), &create("config", &allowed)).unwrap();
+    // What an agent would pass over in silence is refused.
+    for (name, kind, config) in [
+        (
+            "qwen",
+            "code_extension",
+            json!({"name": "x", "code": "export default 1"}),
+        ),
+        (
+            "openclaw",
+            "hook",
+            json!({"name": "x", "event": "Stop", "script": "true"}),
+        ),
+        ("hermes", "mcp_server", json!({"name": "x", "command": "y"})),
+        (
+            "hermes",
+            "agent",
+            json!({"name": "x", "description": "d", "prompt": "p"}),
+        ),
+    ] {
+        let refusal = propose(name, &Tree::default(), &create(kind, &config)).unwrap_err();
+        assert_eq!(refusal.rule, Rule::Unsupported, "{refusal}");
+    }
     let same = json!([
         {"op": "create", "id": "a", "options": {"name": "mcp_server", "config": {"name": "x", "command": "y"}}},
         {"op": "create", "id": "b", "options": {"name": "mcp_server", "config": {"name": "x", "command": "z"}}},

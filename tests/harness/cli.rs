@@ -28,7 +28,15 @@ fn adapters_are_listed_and_a_deployment_can_add_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let (code, out, _) = run(dir.path(), &["harness", "adapters"]);
     assert_eq!(code, Some(0));
-    for part in ["pi", "Claude Code", "@openai/codex@0.171.0", "opencode-ai@1.18.33"] {
+    for part in [
+        "pi",
+        "Claude Code",
+        "@openai/codex@0.171.0",
+        "opencode-ai@1.18.33",
+        "@qwen-code/qwen-code@0.24.4",
+        "openclaw@2026.9.6",
+        "hermes-agent@0.19.0",
+    ] {
         assert!(out.contains(part), "{out}");
     }
     let (_, out, _) = run(dir.path(), &["harness", "adapters", "claude"]);
@@ -59,7 +67,10 @@ fn a_tree_is_tested_without_a_service() {
     let portable = portable.to_str().unwrap();
     let (code, out, err) = run(dir.path(), &["harness", "test", portable, "--all"]);
     assert_eq!(code, Some(0), "{out}{err}");
-    assert!(err.contains("admitted for Pi, Claude Code, Codex, opencode"), "{err}");
+    assert!(
+        err.contains("admitted for Pi, Claude Code, Codex, opencode, Qwen Code, OpenClaw, Hermes Agent"),
+        "{err}"
+    );
     let (code, out, _) = run(
         dir.path(),
         &["harness", "test", portable, "--adapter", "codex", "--write", "out"],
@@ -83,7 +94,7 @@ fn a_tree_is_tested_without_a_service() {
             || out.contains("settings of Claude Code"),
         "{out}"
     );
-    assert!(err.contains("3 of 4 agents refuse the tree"), "{err}");
+    assert!(err.contains("6 of 7 agents refuse the tree"), "{err}");
     let (code, _, err) = run(dir.path(), &["harness", "test", "nowhere/tree"]);
     assert_eq!(code, Some(2));
     assert!(err.contains("nowhere/tree cannot be read"), "{err}");

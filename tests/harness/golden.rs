@@ -41,6 +41,14 @@ fn files(dir: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
 
 fn rendered(adapter: &Adapter) -> BTreeMap<String, String> {
     let rendered = check(&tree(&adapter.name), adapter, &Policy::default(), AT_US).unwrap();
+    // An agent's own directory is moved into the root; what lies outside it would not be read.
+    for path in rendered.files.keys() {
+        assert!(
+            path.starts_with(&format!("{}/", adapter.home())),
+            "{}: {path}",
+            adapter.name
+        );
+    }
     let mut all: BTreeMap<String, String> = rendered
         .files
         .iter()
@@ -59,6 +67,10 @@ fn rendered(adapter: &Adapter) -> BTreeMap<String, String> {
         for path in adapter.binding_files(api).unwrap() {
             all.insert(format!("bound-{}/{path}", api.as_str()), files[path].clone());
         }
+        let mut env: BTreeMap<String, String> = adapter.environment("/root", "/state").into_iter().collect();
+        env.extend(adapter.binding_env(api, &binding).unwrap());
+        let env: String = env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        all.insert(format!("bound-{}/env.txt", api.as_str()), env);
     }
     let executable: Vec<&str> = rendered.executable.iter().map(String::as_str).collect();
     all.insert("executable.txt".to_owned(), executable.join("\n") + "\n");

@@ -116,6 +116,79 @@ fn a_new_scenario_serves_its_seed_and_every_release_stays_addressable() {
 }
 
 #[test]
+fn the_binding_follows_what_the_deployment_says_its_provider_speaks() {
+    let upstream = upstream();
+    let nothing: &[&str] = &[];
+    let anthropic: &[&str] = &["--upstream-api", "anthropic"];
+    for (more, adapter, api) in [
+        (nothing, "qwen", json!("openai")),
+        // Nothing was said, so what the agent speaks is tried.
+        (nothing, "codex", Value::Null),
+        (anthropic, "claude", json!("anthropic")),
+        (anthropic, "qwen", json!("anthropic")),
+    ] {
+        let reef = serve(&upstream, more);
+        create(&reef, "team");
+        let path = format!("/reef/harness?adapter={adapter}");
+        let mut response = get(&reef, "team", &path, &[]);
+        let manifest = response.json();
+        assert_eq!(manifest["api"], api, "{adapter}: {manifest}");
+        if adapter != "qwen" || api == "openai" {
+            continue;
+        }
+        // An agent that could never reach the model is not installed.
+        let home = tempfile::tempdir().unwrap();
+        let url = format!("http://{}", reef.address);
+        let mut args = vec![
+            "harness",
+            "install",
+            "--adapter",
+            "qwen",
+            "--scenario",
+            "team",
+            "--url",
+            &url,
+        ];
+        args.extend(["--model", "m", "--no-agent-install"]);
+        let output = reef::run(home.path(), &args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("Qwen Code does not speak the anthropic API, it speaks openai; nothing was changed"),
+            "{said}"
+        );
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "something was written");
+    }
+}
+
+#[test]
+fn the_tag_of_a_manifest_changes_with_all_that_it_says() {
+    let upstream = upstream();
+    let dir = tempfile::tempdir().unwrap();
+    let url = upstream.url();
+    let mut tags = Vec::new();
+    for model in ["small", "small", "large"] {
+        let args = [
+            "--upstream-url",
+            &url,
+            "--harness.adapter",
+            "pi",
+            "--upstream-model",
+            model,
+        ];
+        let reef = Reef::start_with(dir.path(), &args, |_| {});
+        if tags.is_empty() {
+            create(&reef, "team");
+        }
+        let mut response = get(&reef, "team", "/reef/harness", &[]);
+        assert_eq!(response.json()["model"], model);
+        tags.push(response.header("etag").unwrap().to_owned());
+    }
+    assert_eq!(tags[0], tags[1]);
+    assert_ne!(tags[1], tags[2], "another model is another manifest");
+}
+
+#[test]
 fn a_scenario_made_from_a_shell_starts_with_the_seed_too() {
     let upstream = upstream();
     let dir = tempfile::tempdir().unwrap();
@@ -285,6 +358,27 @@ fn the_install_script_hands_over_and_hostile_names_are_inert() {
         .to_owned();
     assert!(name.starts_with("harness-") && name.len() == 20, "{name}");
     assert_eq!(get(&reef, &name, "/reef/harness?adapter=claude", &[]).status, 200);
+}
+
+#[test]
+fn an_adapter_of_the_deployment_serves_files_and_no_script_that_would_fail() {
+    let upstream = upstream();
+    let own = tempfile::tempdir().unwrap();
+    let descriptor = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates/adapters/pi.toml");
+    let text = fs::read_to_string(descriptor).unwrap();
+    fs::write(
+        own.path().join("my-pi.toml"),
+        text.replace("name = \"pi\"", "name = \"my-pi\""),
+    )
+    .unwrap();
+    let reef = serve(&upstream, &["--harness.adapters", own.path().to_str().unwrap()]);
+    create(&reef, "team");
+    let manifest = get(&reef, "team", "/reef/harness?adapter=my-pi", &[]).json();
+    assert_eq!(manifest["adapter"], "my-pi", "{manifest}");
+    let mut refused = get(&reef, "team", "/reef/harness/install?adapter=my-pi", &[]);
+    let (status, said) = (refused.status, refused.text());
+    assert_eq!(status, 400, "{said}");
+    assert!(said.contains("this deployment's own"), "{said}");
 }
 
 #[test]

@@ -7,8 +7,9 @@ use crate::config::section;
 section! {
     /// Agents' harness trees: what their files are made of, and what each scenario starts with.
     pub Harness in "harness" {
-        /// The agent that trees are made for: `pi`, `claude`, `codex`, `opencode`, or one of `harness.adapters`. Setting
-        /// it makes every scenario serve a tree; `pi` where the recipe or a seed asks for trees and this is not set.
+        /// The agent that trees are made for: `pi`, `claude`, `codex`, `opencode`, `qwen`, `openclaw`, `hermes`, or one
+        /// of `harness.adapters`. Setting it makes every scenario serve a tree; `pi` where the recipe or a seed asks for
+        /// trees and this is not set.
         adapter: Option<String>;
         /// The tree every new scenario starts with: a JSON or TOML file of entries, or a directory with `AGENTS.md`,
         /// `rules/`, `commands/`, `skills/` and `extensions/`. An empty tree without it.

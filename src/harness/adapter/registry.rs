@@ -4,11 +4,14 @@ use std::path::Path;
 
 use super::{Adapter, AdapterError};
 
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 7] = [
     ("pi", include_str!("../../../templates/adapters/pi.toml")),
     ("claude", include_str!("../../../templates/adapters/claude.toml")),
     ("codex", include_str!("../../../templates/adapters/codex.toml")),
     ("opencode", include_str!("../../../templates/adapters/opencode.toml")),
+    ("qwen", include_str!("../../../templates/adapters/qwen.toml")),
+    ("openclaw", include_str!("../../../templates/adapters/openclaw.toml")),
+    ("hermes", include_str!("../../../templates/adapters/hermes.toml")),
 ];
 
 /// Every known adapter. Cheap enough to build where it is needed.
@@ -25,6 +28,11 @@ impl Adapters {
             .map(|(name, text)| Adapter::parse(&format!("{name} (built in)"), text))
             .collect::<Result<_, _>>()?;
         Ok(Self { list })
+    }
+
+    /// Whether an adapter of this name comes with the program.
+    pub fn is_built_in(name: &str) -> bool {
+        BUILT_IN.iter().any(|(known, _)| *known == name)
     }
 
     /// Adds every `*.toml` of a directory; one with the name of a built-in adapter replaces it.
@@ -91,7 +99,10 @@ mod tests {
     #[test]
     fn every_built_in_adapter_can_be_read_and_bound() {
         let adapters = Adapters::built_in().unwrap();
-        assert_eq!(adapters.names(), ["pi", "claude", "codex", "opencode"]);
+        assert_eq!(
+            adapters.names(),
+            ["pi", "claude", "codex", "opencode", "qwen", "openclaw", "hermes"]
+        );
         for adapter in adapters.iter() {
             assert!(adapter.install.is_some() && !adapter.home().is_empty());
             for api in adapter.apis() {

@@ -8,6 +8,7 @@ use http::{HeaderMap, Response};
 
 use super::{HarnessOptions, adapter, manifest, options, private};
 use crate::domain::ScenarioName;
+use crate::harness::adapter::Adapters;
 use crate::scenario::OnMissing;
 use crate::serve::error::ApiError;
 use crate::serve::headers::SCENARIO;
@@ -42,6 +43,16 @@ pub(super) async fn script(
             format!(
                 "the adapter {} has no install section, so there is nothing to install",
                 wanted.name
+            ),
+        ));
+    }
+    if !Adapters::is_built_in(&wanted.name) {
+        return Err(ApiError::bad_request(
+            "not_installable",
+            format!(
+                "the adapter {} is this deployment's own, and `reef harness install` knows only those that come with the \
+                 program; fetch the files from /reef/harness?adapter={} instead",
+                wanted.name, wanted.name
             ),
         ));
     }
@@ -124,7 +135,6 @@ fn address(options: &HarnessOptions, headers: &HeaderMap) -> Result<String, ApiE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::adapter::Adapters;
 
     fn from(headers: &[(&str, &str)]) -> Result<String, ApiError> {
         let options = HarnessOptions {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use http::header::{ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::{HarnessOptions, adapter, options, page_path, private, scenario};
 use crate::domain::{ContentId, ReleaseId, ScenarioName};
 use crate::experience::{StepQuery, StepRow};
-use crate::harness::adapter::Adapter;
+use crate::harness::adapter::{Adapter, WireApi};
 use crate::harness::manifest::{Files, Manifest};
 use crate::harness::tree::{read_release, render};
 use crate::release::ArtifactKind;
@@ -43,15 +44,15 @@ pub(super) async fn manifest(
     let options = options(state)?;
     let wanted = query.one("adapter")?.map(|name| adapter(options, name)).transpose()?;
     let found = find(state, &name, release, wanted.cloned()).await?;
-    let tag = format!("\"{}-{}\"", found.release_id, found.adapter);
+    let body = document(options, &found, &steps(state, &name).await?);
+    // Of everything the answer says: the steps grow, the deployment's model changes and facts expire under one head.
+    let tag = format!("\"{}\"", hex::encode(Sha256::digest(body.to_string())));
     let known = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let mut response = if known.is_some_and(|known| known.split(',').any(|known| known.trim() == tag)) {
         let mut response = Response::new(ReplyBody::full(""));
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let steps = steps(state, &name).await?;
-        let body = document(options, &found, &steps);
         reply(StatusCode::OK, &body)
     };
     private(&mut response, "private, no-cache");
@@ -75,10 +76,11 @@ fn document(options: &HarnessOptions, found: &Found, steps: &[StepRow]) -> serde
         files: &found.files,
         steps,
         model: options.model.as_deref(),
-        // Of no use to an agent that does not speak it.
+        // `openai` is also what a deployment says that says nothing: an agent that does not speak it tries its own API.
+        // What was chosen is told to every agent, and one that does not speak it is refused when it is installed.
         api: options.api.filter(|api| {
             let adapter = options.adapters.get(&found.adapter);
-            adapter.is_ok_and(|adapter| adapter.models.contains_key(api))
+            *api != WireApi::Openai || adapter.is_ok_and(|adapter| adapter.models.contains_key(api))
         }),
     }
     .to_json()

@@ -22,7 +22,7 @@ use crate::sys::random;
 /// to change something; if anything is missing it says so in one line and changes nothing.
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
-    /// The agent: pi, claude, codex, opencode
+    /// The agent: pi, claude, codex, opencode, qwen, openclaw, hermes
     #[arg(long, value_name = "NAME")]
     adapter: String,
     /// The service
@@ -91,7 +91,7 @@ pub(super) fn run(context: &Context, args: InstallArgs) -> Result<Exit, CliError
     };
     let output = context.output();
     let say = |line: &str| output.note(line);
-    let (manifest, model, program) = context.block_on(async {
+    let (manifest, api, model, program) = context.block_on(async {
         let manifest = match &args.manifest {
             Some(file) => from_file(file)?,
             None => {
@@ -101,11 +101,12 @@ pub(super) fn run(context: &Context, args: InstallArgs) -> Result<Exit, CliError
                 Manifest::from_json(&service.manifest(&adapter.name, args.release.as_deref()).await?)?
             }
         };
+        // Before a program is fetched that would be of no use.
+        let api = choose_api(&adapter, args.api, &manifest)?;
         let model = model(args.model.clone(), &manifest, &service).await?;
         let program: AgentProgram = obtain(&home, &adapter, &source, &path(), &say).await?;
-        Ok((manifest, model, program))
+        Ok((manifest, api, model, program))
     })?;
-    let api = choose_api(&adapter, args.api, &manifest)?;
     let mut checked = CheckOffs::of(&place)?;
     if args.setup {
         let options = setup::SetupOptions::asking();

@@ -106,7 +106,7 @@ pub(crate) fn run(context: &Context, args: HarnessArgs) -> Result<Exit, CliError
 /// Which installation is meant.
 #[derive(Debug, Clone, Args)]
 pub(super) struct WhichArgs {
-    /// The agent: pi, claude, codex, opencode
+    /// The agent: pi, claude, codex, opencode, qwen, openclaw, hermes
     #[arg(long, value_name = "NAME")]
     adapter: String,
     /// The scenario, if the agent is installed for several

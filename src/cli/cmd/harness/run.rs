@@ -22,7 +22,7 @@ pub(super) struct RunArgs {
     /// The installation's directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["adapter", "scenario"], required_unless_present = "adapter")]
     place: Option<PathBuf>,
-    /// The agent: pi, claude, codex, opencode
+    /// The agent: pi, claude, codex, opencode, qwen, openclaw, hermes
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
     /// The scenario, if the agent is installed for several
