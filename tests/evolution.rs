@@ -20,7 +20,7 @@ mod rig;
 use common::upstream::Upstream;
 use model::{LESSON, Scripted};
 use reef::domain::{ReleaseId, TrainingMode};
-use reef::experience::{Attempt, AttemptState};
+use reef::experience::{Attempt, AttemptState, ProposalState};
 use reef::harness::tree::{TREE_FILE, Tree};
 use rig::Rig;
 use serde_json::json;
@@ -335,7 +335,7 @@ fn a_proposal_waits_is_tried_and_settles_and_a_bad_one_is_refused_at_once() {
         (AttemptState::Published, "proposal")
     );
     let settled = rig.experience().proposal(&id).unwrap().unwrap();
-    assert_eq!(settled.state, "settled");
+    assert_eq!(settled.state, ProposalState::Settled);
     assert!(settled.outcome.unwrap().starts_with("published"));
     assert!(
         tree_of(&rig, &rig.head()).entries_json().to_string().contains(&id),

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Map, Value};
 
 use super::error::{Doing, StoreError};
+use super::moves::AttemptState;
 use super::records::scenario_id;
 use super::store::Experience;
 use super::writer::Care;
@@ -16,74 +17,6 @@ const KEPT_EVENTS: i64 = 1000;
 /// The longest text of an event, in characters.
 const LONGEST_EVENT: usize = 2000;
 const DAY_US: i64 = 86_400_000_000;
-
-/// Where an attempt is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AttemptState {
-    /// Waits for its turn.
-    Queued,
-    /// A proposer thinks.
-    Proposing,
-    /// Both trees run.
-    Evaluating,
-    /// The gate found it not better.
-    Rejected,
-    /// It came to nothing before the gate.
-    Skipped,
-    /// The gate selected it; it is about to be published.
-    Won,
-    /// A person decides.
-    Held,
-    /// It is a release.
-    Published,
-    /// It was a release and proved worse later.
-    RolledBack,
-}
-
-impl AttemptState {
-    /// Every state.
-    pub const ALL: [Self; 9] = [
-        Self::Queued,
-        Self::Proposing,
-        Self::Evaluating,
-        Self::Rejected,
-        Self::Skipped,
-        Self::Won,
-        Self::Held,
-        Self::Published,
-        Self::RolledBack,
-    ];
-
-    /// The word stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Proposing => "proposing",
-            Self::Evaluating => "evaluating",
-            Self::Rejected => "rejected",
-            Self::Skipped => "skipped",
-            Self::Won => "won",
-            Self::Held => "held",
-            Self::Published => "published",
-            Self::RolledBack => "rolled_back",
-        }
-    }
-
-    /// Whether nothing more is done for it.
-    pub fn is_settled(self) -> bool {
-        matches!(
-            self,
-            Self::Rejected | Self::Skipped | Self::Held | Self::Published | Self::RolledBack
-        )
-    }
-
-    fn parse(text: &str) -> Result<Self, StoreError> {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.as_str() == text)
-            .ok_or_else(|| StoreError::damaged(format_args!("attempt state {text}")))
-    }
-}
 
 /// One try at a better tree.
 #[derive(Debug, Clone, PartialEq)]
@@ -258,7 +191,8 @@ impl Experience {
         .await
     }
 
-    /// Changes an attempt. An unknown one is nothing to change: weight recipes have none.
+    /// Changes an attempt. An unknown one is nothing to change: weight recipes have none. A state it cannot come to from
+    /// where it is is refused, and nothing of the change is kept.
     pub async fn attempt_change(&self, id: String, change: AttemptChange) -> Result<(), StoreError> {
         let size = change.mutations.as_ref().map_or(0, |value| value.to_string().len());
         self.write(Care::ChecksFirst, size, move |tx| {
@@ -266,6 +200,9 @@ impl Experience {
             let Some(before) = by_id(tx.conn, &id)? else {
                 return Ok(());
             };
+            if let Some(state) = change.state {
+                before.state.check_move(state, &id)?;
+            }
             let mut notes = before.notes;
             notes.extend(change.notes.clone());
             tx.conn
@@ -325,6 +262,11 @@ impl Experience {
             Ok(())
         })
         .await
+    }
+
+    /// One attempt.
+    pub fn attempt(&self, id: &str) -> Result<Option<Attempt>, StoreError> {
+        self.read(|conn| by_id(conn, id))
     }
 
     /// The newest attempts of a scenario, newest first.

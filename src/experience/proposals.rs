@@ -4,6 +4,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::error::{Doing, StoreError};
+use super::moves::ProposalState;
 use super::records::scenario_id;
 use super::store::Experience;
 use super::writer::Care;
@@ -15,8 +16,8 @@ use crate::sys::clock;
 pub struct Proposal {
     /// Its id.
     pub id: String,
-    /// `waiting`, `claimed`, `settled` or `refused`.
-    pub state: String,
+    /// Where it is.
+    pub state: ProposalState,
     /// The mutations.
     pub mutations: Value,
     /// Why, in the proposer's words.
@@ -88,7 +89,7 @@ fn proposal(columns: Columns) -> Result<Proposal, StoreError> {
     let (id, state, mutations, reason, session, client_release, head, outcome, received_us) = columns;
     Ok(Proposal {
         id,
-        state,
+        state: ProposalState::parse(&state)?,
         mutations: serde_json::from_str(&mutations).map_err(StoreError::damaged)?,
         reason,
         session,
@@ -116,7 +117,11 @@ impl Experience {
             if new.refused.is_none() && waiting >= new.most_waiting {
                 return Ok(false);
             }
-            let state = if new.refused.is_some() { "refused" } else { "waiting" };
+            let state = if new.refused.is_some() {
+                ProposalState::Refused
+            } else {
+                ProposalState::Waiting
+            };
             tx.conn
                 .prepare_cached(
                     "INSERT INTO proposal (proposal_id, scenario_id, state, mutations, reason, session, client_release,
@@ -127,7 +132,7 @@ impl Experience {
                     s.execute(params![
                         new.id,
                         scenario_id,
-                        state,
+                        state.as_str(),
                         text,
                         new.reason,
                         new.session,
@@ -189,21 +194,34 @@ impl Experience {
         })
     }
 
-    /// Moves a proposal on: `claimed`, `settled` or `refused`.
+    /// Moves a proposal on. An unknown one is nothing to move; one that is there already stays as it is.
     pub async fn proposal_set(
         &self,
         id: String,
-        state: &'static str,
+        state: ProposalState,
         outcome: Option<String>,
     ) -> Result<(), StoreError> {
         self.write(Care::ChecksFirst, 0, move |tx| {
+            let doing = "moving a proposal on";
+            let before: Option<String> = tx
+                .conn
+                .prepare_cached("SELECT state FROM proposal WHERE proposal_id = ?1")
+                .and_then(|mut s| s.query_row([&id], |row| row.get(0)).optional())
+                .doing(doing)?;
+            let Some(before) = before.as_deref().map(ProposalState::parse).transpose()? else {
+                return Ok(());
+            };
+            before.check_move(state, &id)?;
+            if before == state {
+                return Ok(());
+            }
             tx.conn
                 .prepare_cached(
                     "UPDATE proposal SET state = ?2, outcome = coalesce(?3, outcome), changed_us = ?4
-                     WHERE proposal_id = ?1 AND state IN ('waiting', 'claimed')",
+                     WHERE proposal_id = ?1",
                 )
-                .and_then(|mut s| s.execute(params![id, state, outcome, clock::now_us()]))
-                .doing("moving a proposal on")?;
+                .and_then(|mut s| s.execute(params![id, state.as_str(), outcome, clock::now_us()]))
+                .doing(doing)?;
             Ok(())
         })
         .await

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
+use crate::harness::episode::is_episode_token;
 
 /// The accepted tokens, as digests; no plain token is kept.
 #[derive(Clone)]
@@ -32,8 +33,16 @@ impl Tokens {
         &self.digests
     }
 
-    /// Accepts a bearer token, or `x-api-key` where there is no `authorization` header at all.
+    /// Refuses agents of episodes, whoever else may call. Accepts a bearer token, or `x-api-key` where there is no `authorization` header at all.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        if from_an_episode(headers) {
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "episode_token",
+                "this token is one of an episode, which reaches its model through its own gateway and nothing else; nothing \
+                 an agent says while it is measured is recorded or trains",
+            ));
+        }
         if self.open() {
             return Ok(());
         }
@@ -58,6 +67,17 @@ impl Tokens {
             Err(refusal("invalid service token"))
         }
     }
+}
+
+/// Whether a call shows the token of an episode, in whatever place.
+fn from_an_episode(headers: &HeaderMap) -> bool {
+    let bearer = headers.get_all(AUTHORIZATION).iter().map(|value| {
+        let bytes = value.as_bytes();
+        let space = bytes.iter().position(|byte| *byte == b' ').map_or(0, |at| at + 1);
+        bytes[space..].trim_ascii()
+    });
+    let keys = headers.get_all("x-api-key").iter().map(http::HeaderValue::as_bytes);
+    bearer.chain(keys).any(is_episode_token)
 }
 
 fn refusal(message: &str) -> ApiError {
@@ -96,5 +116,25 @@ mod tests {
             assert!(!check(refused), "{refused:?}");
         }
         assert!(Tokens::new(&[]).check(&HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn an_agent_of_an_episode_is_refused_whoever_else_may_call() {
+        for tokens in [Tokens::new(&[]), Tokens::new(&["one".to_owned()])] {
+            for headers in [
+                &[("authorization", "Bearer reef-episode-0a1b")][..],
+                &[("authorization", "bearer  reef-episode-0a1b")],
+                &[("authorization", "reef-episode-0a1b")],
+                &[("x-api-key", "reef-episode-0a1b")],
+                &[("authorization", "Bearer one"), ("x-api-key", "reef-episode-0a1b")],
+            ] {
+                let map = headers
+                    .iter()
+                    .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
+                    .collect();
+                let error = tokens.check(&map).unwrap_err();
+                assert_eq!(error.code, "episode_token", "{headers:?}");
+            }
+        }
     }
 }

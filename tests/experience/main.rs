@@ -11,6 +11,7 @@ mod cli;
 mod durability;
 mod identity;
 mod model;
+mod moves;
 mod retention;
 mod transfer;
 

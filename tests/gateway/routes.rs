@@ -121,6 +121,41 @@ fn tokens_open_every_route_but_health_and_never_show() {
 }
 
 #[test]
+fn an_agent_of_an_episode_adds_nothing_to_the_experience() {
+    let upstream = upstream();
+    // No token is asked of anybody: what refuses the agent is its own.
+    let reef = Reef::start(&upstream.url(), &[]);
+    let chat = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+    let receipt = reef.post("/v1/chat/completions", chat).receipt().unwrap();
+    let before = reef.rows().len();
+    let report = format!(r#"{{"score":1,"references":["{receipt}"]}}"#);
+    let import = r#"{"agent_record_id":"r-1","request_type":"report","payload":{"score":1}}"#;
+    for (path, body) in [
+        ("/reef/report", report.as_str()),
+        ("/reef/records", import),
+        ("/reef/train", r#"{"instruction":"score me higher"}"#),
+        ("/reef/harness/proposals", r#"{"reason":"x","mutations":[]}"#),
+        ("/v1/chat/completions", chat),
+    ] {
+        for credential in [
+            ("authorization", "Bearer reef-episode-0a1b2c"),
+            ("x-api-key", "reef-episode-0a1b2c"),
+        ] {
+            let mut refused = reef.post_with(path, &[credential], body);
+            assert_eq!(refused.status, 403, "{path}");
+            assert!(refused.text().contains("episode_token"), "{path}");
+        }
+    }
+    assert_eq!(reef.rows().len(), before);
+    assert_eq!(
+        reef.post("/reef/report", &report).status,
+        200,
+        "a person's report of the same exchange counts"
+    );
+    assert_eq!(reef.rows().len(), before + 1);
+}
+
+#[test]
 fn an_open_service_beyond_this_machine_must_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let args = [

@@ -146,7 +146,7 @@ impl Gateway {
         meter: &Arc<Meter>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            token: format!("reef-episode-{}", random::hex_token()),
+            token: super::token::fresh(),
             source: source.clone(),
             budget,
             meter: Arc::clone(meter),

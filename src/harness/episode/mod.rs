@@ -4,6 +4,7 @@
 mod agent;
 mod gateway;
 mod meter;
+mod token;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub use agent::{Agent, AgentError};
 pub use gateway::{Budget, Exchange, GatewayLog, ModelSource};
 pub use meter::{Meter, Price, Prices};
+pub use token::is_episode_token;
 
 use super::adapter::ModelBinding;
 use super::sandbox::{

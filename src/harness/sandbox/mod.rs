@@ -8,10 +8,12 @@
 
 mod bridge;
 mod copy;
+mod filter;
 mod namespaces;
 mod phase;
 mod pipes;
 mod population;
+mod readonly;
 mod spec;
 mod stage;
 

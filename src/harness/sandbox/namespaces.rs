@@ -2,17 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
-    mount_remount, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 use rustix::process::{getgid, getuid, pivot_root};
 use rustix::thread::UnshareFlags;
 
-use super::spec::Limits;
+use super::readonly;
+use super::spec::{Limits, Order, Phase};
 
 /// Where a job's own files are, inside.
 pub(super) const EPISODE: &str = "/episode";
@@ -24,10 +24,12 @@ const FIRST_USER: u32 = 0x7000_0000;
 /// that.
 pub(super) fn enter() -> io::Result<Option<u32>> {
     let all = UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
-    // Root needs no user namespace, and without one its programs can be given ids of their own.
-    if getuid().is_root() && unshare(all).is_ok() {
-        let random = u32::from_str_radix(&crate::sys::random::hex_token()[..6], 16).unwrap_or(1);
-        return Ok(Some(FIRST_USER + random));
+    let random = u32::from_str_radix(&crate::sys::random::hex_token()[..6], 16).unwrap_or(1);
+    let id = FIRST_USER + random;
+    // Root needs no user namespace, and without one its programs can be given ids of their own; the root of a container
+    // may have too few for that.
+    if getuid().is_root() && is_mapped(id) && unshare(all).is_ok() {
+        return Ok(Some(id));
     }
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     unshare(all | UnshareFlags::NEWUSER)?;
@@ -35,6 +37,18 @@ pub(super) fn enter() -> io::Result<Option<u32>> {
     fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
     Ok(None)
+}
+
+/// Whether this user namespace has an id.
+fn is_mapped(id: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+        let (first, _outside, count) = (numbers.next(), numbers.next(), numbers.next());
+        first
+            .zip(count)
+            .is_some_and(|(first, count)| (first..first + count).contains(&u64::from(id)))
+    })
 }
 
 #[allow(
@@ -65,6 +79,15 @@ pub(super) fn build_root(
         MountFlags::NOSUID | MountFlags::NODEV,
         Some(options.as_c_str()),
     )?;
+    // Before anything is shown below them.
+    for (name, mode) in [("tmp", 0o1777), ("episode", 0o755)] {
+        let dir = root.join(name);
+        fs::create_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
+    }
+    if let Some(id) = user {
+        chown(root.join("episode"), Some(id), Some(id))?;
+    }
     for name in ["usr", "bin", "sbin", "lib", "lib32", "lib64", "opt"] {
         system(&root, name)?;
     }
@@ -84,12 +107,6 @@ pub(super) fn build_root(
     etc(&root.join("etc"), user)?;
     dev(&root)?;
     fs::create_dir_all(root.join("proc"))?;
-    for path in ["tmp", "episode"] {
-        let dir = root.join(path);
-        super::copy::make_directory(&dir, user)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
-    }
-    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
     Ok(root)
 }
 
@@ -103,7 +120,7 @@ fn system(root: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// Shows a path of this machine, read-only, at the same place.
+/// Shows a path of this machine, read-only with all that is mounted below it, at the same place.
 fn show(root: &Path, path: &Path) -> io::Result<()> {
     let Ok(real) = path.canonicalize() else { return Ok(()) };
     let relative = path.strip_prefix("/").map_err(io::Error::other)?;
@@ -124,23 +141,7 @@ fn show(root: &Path, path: &Path) -> io::Result<()> {
     if mount_bind(&real, &target).is_err() {
         mount_bind_recursive(&real, &target)?;
     }
-    let flags = rustix::fs::statvfs(&target)?.f_flag;
-    let mut keep = MountFlags::BIND | MountFlags::RDONLY;
-    // In a user namespace these are locked and must be repeated.
-    for (bit, flag) in [
-        (rustix::fs::StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (rustix::fs::StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (rustix::fs::StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-        (rustix::fs::StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
-        (rustix::fs::StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
-        (rustix::fs::StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
-    ] {
-        if flags.contains(bit) {
-            keep |= flag;
-        }
-    }
-    mount_remount(&target, keep, c"")?;
-    Ok(())
+    readonly::whole(&target)
 }
 
 /// The little of `/etc` that programs ask for; nothing of this machine's accounts or network.
@@ -202,4 +203,71 @@ pub(super) fn move_into(root: &Path) -> io::Result<()> {
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")
+}
+
+/// Where every program may write, beside what its phase names.
+const WRITABLE: [&str; 3] = [EPISODE, "/tmp", "/dev/shm"];
+/// Where no program may write, whatever its phase names.
+const SYSTEM: [&str; 11] = [
+    "usr", "bin", "sbin", "lib", "lib32", "lib64", "opt", "etc", "dev", "proc", "sys",
+];
+
+/// Adds the places that a phase may write to `places`, so that none lies below another. What an earlier phase could
+/// write a later one can write too.
+pub(super) fn add_writable(places: &mut Vec<PathBuf>, phase: &Phase) -> io::Result<()> {
+    let targets = phase.inputs.iter().map(|input| &input.to);
+    let named = phase.directories.iter().chain([&phase.directory]).chain(targets);
+    let mut all: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
+    for word in named {
+        let path = super::copy::place(word, EPISODE)?;
+        let system = path
+            .components()
+            .nth(1)
+            .is_none_or(|top| SYSTEM.iter().any(|name| top.as_os_str() == *name));
+        if !system {
+            all.push(path);
+        }
+    }
+    for path in all {
+        if !places.iter().any(|known| path.starts_with(known)) {
+            places.retain(|known| !known.starts_with(&path));
+            places.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Gives this thread a view of the files for one phase: all read-only but for its places. What earlier phases left
+/// stays where they could write and is nowhere else.
+pub(super) fn arrange(order: &Order) -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    for place in &order.writable {
+        if !place.exists() {
+            // The program will miss it and say so.
+            continue;
+        }
+        if place.canonicalize()? != *place {
+            return Err(io::Error::other(format!("{}: a link is in the way", place.display())));
+        }
+        // With what is shown below it, which stays read-only.
+        mount_bind_recursive(place, place)?;
+    }
+    for shown in &order.shown {
+        // The directories that lead to it are no program's either: one that is renamed takes what it shows with it.
+        let Some((place, rest)) = order
+            .writable
+            .iter()
+            .find_map(|place| Some((place, shown.strip_prefix(place).ok()?)))
+        else {
+            continue;
+        };
+        let Some(first) = rest.components().next().map(|name| place.join(name)) else {
+            continue;
+        };
+        if first.exists() {
+            mount_bind_recursive(&first, &first)?;
+            readonly::whole(&first)?;
+        }
+    }
+    readonly::one("/")
 }

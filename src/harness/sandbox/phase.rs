@@ -10,9 +10,9 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, 
 use rustix::thread::UnshareFlags;
 
 use super::namespaces::{INNER_USER, unshare};
-use super::pipes;
 use super::population::{Population, Whom};
 use super::spec::{Ended, Limits, Phase, PhaseOutcome};
+use super::{filter, pipes};
 
 /// How often the program is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -105,10 +105,16 @@ fn start(phase: &Phase, directory: &Path, root: &str, limits: &Limits, user: Use
 
 #[allow(
     unsafe_code,
-    reason = "limits and the user namespace are set between fork and exec, which has no safe form"
+    reason = "limits, the user namespace and the filter are set between fork and exec, which has no safe form"
 )]
 fn confine(command: &mut Command, limits: &Limits, user: User) {
     let (processes, cpu, bytes) = (limits.processes, limits.cpu_seconds, limits.disk_bytes);
+    // Beside this machine a program could do the same from outside of it.
+    let calls = if user == User::Same {
+        Vec::new()
+    } else {
+        filter::program()
+    };
     // SAFETY: between fork and exec only system calls are made, on values prepared before; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
@@ -135,7 +141,7 @@ fn confine(command: &mut Command, limits: &Limits, user: User) {
                 }
             }
             rustix::thread::set_no_new_privs(true)?;
-            Ok(())
+            filter::install(&calls)
         });
     }
 }

@@ -75,7 +75,8 @@ pub struct Bridge {
     pub port: u16,
 }
 
-/// One program. `{root}` in its words stands for the job's root.
+/// One program. `{root}` in its words stands for the job's root. Inside namespaces it may write below the job's root, in
+/// `/tmp` and `/dev/shm`, and in the absolute places that this phase or an earlier one names; the rest is read-only.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// What the outcome calls it.
@@ -203,4 +204,8 @@ pub(super) struct Order {
     pub limits: Limits,
     /// The user without rights: an id of this machine, or none in a user namespace.
     pub user: Option<u32>,
+    /// Absolute places it may write; everything else is read-only.
+    pub writable: Vec<PathBuf>,
+    /// What of this machine is shown at its own place.
+    pub shown: Vec<PathBuf>,
 }

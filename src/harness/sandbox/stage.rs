@@ -8,11 +8,12 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::thread::UnshareFlags;
 
-use super::namespaces::{EPISODE, build_root, enter, move_into, unshare};
+use super::copy::{Files, place};
+use super::namespaces::{EPISODE, add_writable, arrange, build_root, enter, move_into, unshare};
 use super::phase::{self, User};
 use super::population::Whom;
 use super::spec::{Ended, Isolation, Job, Order, Outcome, PhaseOutcome, Reply};
-use super::{COMMAND, bridge, copy};
+use super::{COMMAND, bridge};
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
 /// waits for it, and ends everything.
@@ -64,24 +65,27 @@ fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) 
         named("the bridge", bridge::serve(wanted.port, wanted.socket.clone()))?;
     }
     die_with(input);
+    let files = named("the root", Files::open(&root, user, false))?;
     let mut init = named("process 1", Init::start(&root))?;
     let mut outcome = Outcome {
         phases: Vec::new(),
         not_kept: Vec::new(),
     };
+    let mut writable = Vec::new();
     for phase in &job.phases {
         for directory in &phase.directories {
-            let path = copy::inside(&root, directory, EPISODE)?;
-            named(directory, copy::fresh_directory(&path, user))?;
+            named(directory, files.fresh_directory(&place(directory, EPISODE)?))?;
         }
         for input in &phase.inputs {
-            let path = copy::inside(&root, &input.to, EPISODE)?;
-            named(&input.to, copy::copy_in(&input.from, &path, user))?;
+            named(&input.to, files.copy_in(&input.from, &place(&input.to, EPISODE)?))?;
         }
+        add_writable(&mut writable, phase)?;
         let order = Order {
             phase: phase.clone(),
             limits: job.limits.clone(),
             user,
+            writable: writable.clone(),
+            shown: job.read_only.clone(),
         };
         let done = init.run(&order)?;
         let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
@@ -91,18 +95,14 @@ fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) 
         }
     }
     init.end();
-    keep(job, &root, EPISODE, &mut outcome);
+    keep(job, &files, EPISODE, &mut outcome);
     Ok(outcome)
 }
 
-fn keep(job: &Job, root: &Path, relative_to: &str, outcome: &mut Outcome) {
+fn keep(job: &Job, files: &Files, relative_to: &str, outcome: &mut Outcome) {
     for output in &job.outputs {
-        match copy::inside(root, &output.from, relative_to) {
-            Ok(from) if std::fs::symlink_metadata(&from).is_ok() => {
-                copy::copy_out(root, &from, &output.to, job.limits.disk_bytes, &mut outcome.not_kept);
-            }
-            // What was never written cannot be kept; whoever wants it will miss it.
-            Ok(_) => {}
+        match place(&output.from, relative_to) {
+            Ok(from) => files.copy_out(&from, &output.to, job.limits.disk_bytes, &mut outcome.not_kept),
             Err(error) => outcome.not_kept.push(error.to_string()),
         }
     }
@@ -115,11 +115,12 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
     let root = job.scratch.join("root");
     std::fs::create_dir_all(&root)?;
     die_with(input);
-    let place = |text: &str| {
+    let files = Files::open(&root, None, true)?;
+    let within = |text: &str| {
         if text.starts_with('/') {
             return Err(io::Error::other(format!("{text} exists only inside namespaces")));
         }
-        copy::inside(&root, text, "")
+        place(text, "")
     };
     let mut outcome = Outcome {
         phases: Vec::new(),
@@ -127,12 +128,13 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
     };
     for phase in &job.phases {
         for directory in &phase.directories {
-            copy::fresh_directory(&place(directory)?, None)?;
+            named(directory, files.fresh_directory(&within(directory)?))?;
         }
         for input in &phase.inputs {
-            named(&input.to, copy::copy_in(&input.from, &place(&input.to)?, None))?;
+            named(&input.to, files.copy_in(&input.from, &within(&input.to)?))?;
         }
-        let directory = place(&phase.directory)?;
+        let inside = within(&phase.directory)?;
+        let directory = root.join(inside.strip_prefix("/").unwrap_or(&inside));
         let text = root.to_string_lossy();
         let done = phase::run(phase, &directory, &text, &job.limits, User::Same, Whom::Descendants);
         let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
@@ -141,7 +143,7 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
             break;
         }
     }
-    keep(job, &root, "", &mut outcome);
+    keep(job, &files, "", &mut outcome);
     Ok(outcome)
 }
 
@@ -228,7 +230,7 @@ pub fn serve_init(root: &Path, input: impl BufRead + Send + 'static, mut output:
         let answer: Result<PhaseOutcome, String> = match (&moved, serde_json::from_str::<Order>(&line)) {
             (Err(error), _) => Err(error.clone()),
             (Ok(()), Err(error)) => Err(error.to_string()),
-            (Ok(()), Ok(order)) => Ok(follow(&order)),
+            (Ok(()), Ok(order)) => follow(order),
         };
         serde_json::to_writer(&mut output, &answer)?;
         output.write_all(b"\n")?;
@@ -245,8 +247,23 @@ fn leave() -> ! {
     std::process::exit(0)
 }
 
-fn follow(order: &Order) -> PhaseOutcome {
-    let directory = copy::inside(Path::new("/"), &order.phase.directory, EPISODE).unwrap_or_else(|_| EPISODE.into());
-    let user = order.user.map_or(User::Inner, User::Id);
-    phase::run(&order.phase, &directory, EPISODE, &order.limits, user, Whom::Namespace)
+/// Each phase has its own view of the files, which a thread can have and which ends with it.
+fn follow(order: Order) -> Result<PhaseOutcome, String> {
+    let work = move || -> io::Result<PhaseOutcome> {
+        named("arranging the files", arrange(&order))?;
+        let directory = place(&order.phase.directory, EPISODE)?;
+        let user = order.user.map_or(User::Inner, User::Id);
+        Ok(phase::run(
+            &order.phase,
+            &directory,
+            EPISODE,
+            &order.limits,
+            user,
+            Whom::Namespace,
+        ))
+    };
+    std::thread::spawn(work)
+        .join()
+        .map_err(|_| "the thread of the phase broke down".to_owned())?
+        .map_err(|error| error.to_string())
 }

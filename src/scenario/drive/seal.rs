@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::collect::{collect, excluded};
 use super::{Ask, CONSUMER, Driver, LoopError, Waiting, budget, now_us, samples};
 use crate::domain::{BatchId, RecordId, ReleaseId, RequestType, ScenarioName, TrainingMode};
-use crate::experience::{Job, NewJob, Record, RecordQuery, StepQuery};
+use crate::experience::{Job, NewJob, ProposalState, Record, RecordQuery, StepQuery};
 use crate::recipe::ProcessorKind;
 use crate::scenario::processor::{Pool, Sample, Seal, Sealed, Serving};
 use crate::sys::failpoint;
@@ -280,7 +280,7 @@ impl Driver {
         let next = self.read(move |experience| experience.proposal_next(&name)).await?;
         let Some(proposal) = next else { return Ok(None) };
         self.experience()
-            .proposal_set(proposal.id.clone(), "claimed", None)
+            .proposal_set(proposal.id.clone(), ProposalState::Claimed, None)
             .await?;
         Ok(Some(proposal.id))
     }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::seal::{Manifest, hit};
 use super::{CONSUMER, Driver, Ended, LoopError, Turn, folder};
 use crate::domain::{Operation, Outcome, RecordId, ReleaseId, ScenarioName};
-use crate::experience::{AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
+use crate::experience::{AttemptChange, AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
 use crate::release::{Provenance, Source};
 use crate::scenario::{Candidate, PublishError};
 
@@ -102,6 +102,14 @@ impl Driver {
             })
             .await?;
         hit("loop::after_stale")?;
+        if self.evolves() {
+            let change = AttemptChange {
+                state: Some(AttemptState::Skipped),
+                outcome: Some(format!("its batch went stale: {reason}")),
+                ..AttemptChange::default()
+            };
+            self.attempt_note(job, change).await?;
+        }
         self.experience().job_end(job.id, "stale", reason.to_owned()).await?;
         self.discard(job).await?;
         let mut metrics = Map::new();

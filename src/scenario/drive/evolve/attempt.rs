@@ -5,7 +5,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use crate::domain::{BatchId, Outcome, ReleaseId};
-use crate::experience::{AttemptChange, AttemptState, Experience, Job, NewAttempt};
+use crate::experience::{AttemptChange, AttemptState, Experience, Job, NewAttempt, ProposalState};
 use crate::scenario::drive::seal::Manifest;
 use crate::scenario::drive::{Driver, LoopError};
 
@@ -84,7 +84,11 @@ impl Driver {
         .await
     }
 
-    pub(super) async fn attempt_note(&self, job: &Job, change: AttemptChange) -> Result<(), LoopError> {
+    pub(in crate::scenario::drive) async fn attempt_note(
+        &self,
+        job: &Job,
+        change: AttemptChange,
+    ) -> Result<(), LoopError> {
         self.experience().attempt_change(job.batch.to_string(), change).await?;
         Ok(())
     }
@@ -140,7 +144,9 @@ impl Driver {
         }
         if let Some(proposal) = manifest.proposal {
             let words = format!("{}: {reason}", state.as_str());
-            self.experience().proposal_set(proposal, "settled", Some(words)).await?;
+            self.experience()
+                .proposal_set(proposal, ProposalState::Settled, Some(words))
+                .await?;
         }
         Ok(())
     }
@@ -151,9 +157,21 @@ impl Driver {
             return Ok(());
         }
         let (name, batch) = (job.scenario.clone(), job.batch.clone());
-        let made = self
-            .read(move |experience| experience.release_of_batch(&name, &batch))
+        let (made, stored) = self
+            .read(move |experience| {
+                Ok((
+                    experience.release_of_batch(&name, &batch)?,
+                    experience.attempt(batch.as_str())?,
+                ))
+            })
             .await?;
+        // It died after it had written this end, which stands; what follows from it may be missing.
+        if let Some(ended) = stored.filter(|attempt| attempt.state.is_settled()) {
+            let reason = ended.outcome.unwrap_or_default();
+            return self
+                .attempt_ended(job, ended.state, ended.step, ended.release, &reason)
+                .await;
+        }
         let held = job
             .verdict
             .as_ref()
