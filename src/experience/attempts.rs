@@ -264,11 +264,6 @@ impl Experience {
         .await
     }
 
-    /// One attempt.
-    pub fn attempt(&self, id: &str) -> Result<Option<Attempt>, StoreError> {
-        self.read(|conn| by_id(conn, id))
-    }
-
     /// The newest attempts of a scenario, newest first.
     pub fn attempts(&self, scenario: &ScenarioName, limit: u32) -> Result<Vec<Attempt>, StoreError> {
         self.attempts_where(scenario, "1 = 1", "", limit)

@@ -317,7 +317,7 @@ impl Proposal {
     pub fn to_json(&self) -> Value {
         json!({
             "proposal_id": self.id,
-            "state": self.state,
+            "state": self.state.as_str(),
             "reason": self.reason,
             "session": self.session,
             "release_id": self.head,

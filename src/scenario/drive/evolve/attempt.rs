@@ -161,7 +161,7 @@ impl Driver {
             .read(move |experience| {
                 Ok((
                     experience.release_of_batch(&name, &batch)?,
-                    experience.attempt(batch.as_str())?,
+                    experience.attempt(&name, batch.as_str())?,
                 ))
             })
             .await?;
