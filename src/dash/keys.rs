@@ -79,7 +79,7 @@ bindings! {
         "2" [KeyCode::Char('2'), NONE] Action::Show(Screen::Traffic), "traffic: records as they come";
         "3" [KeyCode::Char('3'), NONE] Action::Show(Screen::Training), "training: figures of the steps";
         "4" [KeyCode::Char('4'), NONE] Action::Show(Screen::Releases), "releases: the chain, evidence, decisions";
-        "5" [KeyCode::Char('5'), NONE] Action::Show(Screen::Harness), "harness: the tree, what waits, what was tried and why";
+        "5" [KeyCode::Char('5'), NONE] Action::Show(Screen::Harness), "harness: the tree, what waits, what was tried";
         "6" [KeyCode::Char('6'), NONE] Action::Show(Screen::Logs), "logs";
         "?" [KeyCode::Char('?'), NONE; KeyCode::F(1), NONE] Action::Show(Screen::Help), "help: this list";
         "Tab" [KeyCode::Tab, NONE] Action::NextScreen, "next screen";

@@ -78,6 +78,17 @@ async fn fill_in(store: &Experience, scenario: &ScenarioName, base: &ReleaseId, 
         .unwrap();
     let verdict =
         json!({"outcome": "rejected", "reason": "won 1, lost 5 of 8 pairs", "figures": {"wins": 1, "losses": 5}});
+    // The states of an attempt follow each other as they do in a step.
+    let goes_on = async |id: &str, states: &[AttemptState]| {
+        for state in states {
+            let change = AttemptChange {
+                state: Some(*state),
+                ..AttemptChange::default()
+            };
+            store.attempt_change(id.to_owned(), change).await.unwrap();
+        }
+    };
+    goes_on(REJECTED, &[AttemptState::Proposing, AttemptState::Evaluating]).await;
     store
         .attempt_change(
             REJECTED.to_owned(),
@@ -100,11 +111,7 @@ async fn fill_in(store: &Experience, scenario: &ScenarioName, base: &ReleaseId, 
         .attempt_begin(begin(RUNNING, "instruction", Some(instruction.to_string())))
         .await
         .unwrap();
-    let running = AttemptChange {
-        state: Some(AttemptState::Evaluating),
-        ..AttemptChange::default()
-    };
-    store.attempt_change(RUNNING.to_owned(), running).await.unwrap();
+    goes_on(RUNNING, &[AttemptState::Proposing, AttemptState::Evaluating]).await;
     let proposal = |id: &str, reason: &str, refused: Option<&str>| NewProposal {
         id: id.to_owned(),
         scenario: scenario.clone(),

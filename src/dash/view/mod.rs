@@ -238,7 +238,7 @@ fn hint(app: &App) -> &'static str {
         (false, Screen::Traffic) => "Enter open  y copy id  / filter  g newest  ? keys  q quit",
         (false, Screen::Training) => "Enter evidence  c chart  z one/all  +/- zoom  h/l pan  ? keys",
         (false, Screen::Releases) => "Enter evidence  d diff  P promote  X reject  R roll back  ? keys",
-        (false, Screen::Harness) => "Enter open  h/l files or changes  / filter  [ ] scenario  ? keys",
+        (false, Screen::Harness) => "Enter open  h/l other list  / filter  [ ] scenario  ? keys",
         (false, Screen::Logs) => "s severity  / filter  Enter open  g newest  ? keys  q quit",
         (false, Screen::Help) => "j/k scroll  1-6 screens  q quit",
     }
