@@ -67,7 +67,7 @@ fn rendered(adapter: &Adapter) -> BTreeMap<String, String> {
         for path in adapter.binding_files(api).unwrap() {
             all.insert(format!("bound-{}/{path}", api.as_str()), files[path].clone());
         }
-        let mut env: BTreeMap<String, String> = adapter.environment("/root", "/state").into_iter().collect();
+        let mut env: BTreeMap<String, String> = adapter.environment("/tree", "/state").into_iter().collect();
         env.extend(adapter.binding_env(api, &binding).unwrap());
         let env: String = env.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         all.insert(format!("bound-{}/env.txt", api.as_str()), env);
