@@ -184,10 +184,7 @@ mod tests {
     use super::*;
 
     /// Everything that can be reached from a state.
-    fn reach<S: Copy + Eq + Hash>(from: S, next: impl Fn(S) -> &'static [S]) -> HashSet<S>
-    where
-        S: 'static,
-    {
+    fn reach<S: Copy + Eq + Hash + 'static>(from: S, next: impl Fn(S) -> &'static [S]) -> HashSet<S> {
         let mut found = HashSet::from([from]);
         let mut open = vec![from];
         while let Some(state) = open.pop() {
