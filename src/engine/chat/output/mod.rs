@@ -352,9 +352,16 @@ impl OutputParser {
 
     /// After a call or reasoning: white space and closing marks are the template's; then text or another call.
     fn step_after_call(&mut self) -> bool {
-        let rest = self.held.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-        let rest = rest.strip_prefix(CALL_CLOSE).map_or(rest, str::trim_start).to_owned();
-        self.held = rest;
+        let mut rest = self.held.as_str();
+        loop {
+            rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+            // All of them: a second closing mark may come with the first or alone, and means the same.
+            match rest.strip_prefix(CALL_CLOSE) {
+                Some(after) => rest = after,
+                None => break,
+            }
+        }
+        self.held = rest.to_owned();
         if self.held.is_empty() || CALL_CLOSE.starts_with(self.held.as_str()) {
             return false;
         }

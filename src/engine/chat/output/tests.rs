@@ -193,6 +193,13 @@ fn what_follows_a_call_that_broke_off_is_dropped_wherever_it_was_cut() {
     assert_eq!(parse(HERMES, "", &[text]).0, "ab");
 }
 
+#[test]
+fn closing_marks_after_a_call_are_dropped_however_many_there_are() {
+    let text = r#"{"name": "add", "arguments": {"a": 1}}</tool_call></tool_call> b"#;
+    assert_eq!(parse(LLAMA, "", &[text]), by_char(LLAMA, "", text));
+    assert_eq!(parse(LLAMA, "", &[text]).0, "b");
+}
+
 proptest! {
     #[test]
     fn the_cuts_between_tokens_do_not_matter(
