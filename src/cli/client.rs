@@ -7,6 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{CliError, Context, Exit};
+use crate::sys::terminal;
 
 /// Longest wait for any answer to a command.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -140,21 +141,26 @@ fn reason(error: &reqwest::Error) -> String {
 }
 
 fn refused(status: StatusCode, body: Option<&Value>) -> CliError {
-    let said = body
+    let message = body
         .and_then(|body| body.get("error"))
         .and_then(|error| error.get("message").unwrap_or(error).as_str())
-        .map_or_else(|| format!("the service answered {status}"), str::to_owned);
+        .map_or_else(|| format!("the service answered {status}"), said);
     let exit = match status.as_u16() {
         409 => Exit::Conflict,
         400..=499 => Exit::Usage,
         _ => Exit::Unavailable,
     };
-    let error = CliError::new(exit, said);
+    let error = CliError::new(exit, message);
     match status.as_u16() {
         401 => error.hint("set REEF_TOKEN to one of the service's tokens"),
         500.. => error.hint("see the service's log"),
         _ => error,
     }
+}
+
+/// What a service says is one line of a message, however it is written.
+fn said(text: &str) -> String {
+    terminal::line(text.trim()).into_owned()
 }
 
 /// A part of a path; whatever is not plain is percent-encoded.

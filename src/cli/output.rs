@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::{ColorChoice, OutputArgs};
 use super::{CliError, Exit};
+use crate::sys::terminal;
 
 /// The version of every JSON shape the commands print; raised when one changes incompatibly.
 const JSON_VERSION: u32 = 1;
@@ -20,6 +21,7 @@ pub(crate) struct Output {
     args: OutputArgs,
     color_out: bool,
     color_err: bool,
+    watched: bool,
 }
 
 impl Output {
@@ -35,6 +37,7 @@ impl Output {
             args,
             color_out: wants(io::stdout().is_terminal()),
             color_err: wants(io::stderr().is_terminal()),
+            watched: io::stdout().is_terminal(),
         }
     }
 
@@ -77,19 +80,24 @@ impl Output {
             .map_err(|error| stdout_error(&error))
     }
 
-    /// Writes one line of data.
+    /// Writes one line of data: as it is to a file or a pipe, with nothing acting in it to a terminal.
     pub(crate) fn line(&self, line: &str) -> Result<(), CliError> {
-        self.text(&format!("{line}\n"))
+        let shown = if self.watched {
+            terminal::lines(line)
+        } else {
+            line.into()
+        };
+        self.text(&format!("{shown}\n"))
     }
 
     /// Writes one JSON object: the version and kind, then the fields of `value`.
     pub(crate) fn object(&self, kind: &str, value: &impl Serialize) -> Result<(), CliError> {
-        self.line(&tagged("kind", kind, value)?)
+        self.text(&format!("{}\n", tagged("kind", kind, value)?))
     }
 
     /// Writes one event as a line of JSON.
     pub(crate) fn event(&self, event: &str, value: &impl Serialize) -> Result<(), CliError> {
-        self.line(&tagged("event", event, value)?)
+        self.text(&format!("{}\n", tagged("event", event, value)?))
     }
 
     /// Writes a sign of progress as a line of JSON to standard error: standard output holds the data alone, however long
@@ -103,21 +111,23 @@ impl Output {
     /// Writes one value as a line of JSON, for data that is itself JSON lines (an export, say).
     pub(crate) fn json_line(&self, value: &impl Serialize) -> Result<(), CliError> {
         let text = serde_json::to_string(value).map_err(|error| CliError::from_error(Exit::Unexpected, error))?;
-        self.line(&text)
+        self.text(&format!("{}\n", terminal::json(&text)))
     }
 
     /// Says something to the person; nothing with `--quiet` or `--json`.
     pub(crate) fn note(&self, line: &str) {
         if !self.args.quiet && !self.args.json {
-            talk(line);
+            talk(&terminal::lines(line));
         }
     }
 
     /// Warns the person; `--quiet` does not silence it.
     pub(crate) fn warn(&self, line: &str) {
         if self.args.json {
-            talk(&json!({"version": JSON_VERSION, "warning": line}).to_string());
+            let warning = json!({"version": JSON_VERSION, "warning": line}).to_string();
+            talk(&terminal::json(&warning));
         } else {
+            let line = terminal::lines(line);
             talk(&format!("{} {line}", paint(self.color_err, "33;1", "warning:")));
         }
     }
@@ -139,12 +149,13 @@ impl Output {
         talk(&format!(
             "{} {}",
             paint(self.color_err, "31;1", "error:"),
-            error.message()
+            terminal::lines(error.message())
         ));
         for cause in error.causes() {
-            talk(&format!("  caused by: {cause}"));
+            talk(&format!("  caused by: {}", terminal::lines(cause)));
         }
         for hint in error.hints() {
+            let hint = terminal::lines(hint);
             talk(&format!("{} {hint}", paint(self.color_err, "36;1", "hint:")));
         }
     }
@@ -181,11 +192,12 @@ impl Output {
 }
 
 fn error_json(exit: Exit, message: &str, causes: &[String], hints: &[String]) -> String {
-    json!({
+    let error = json!({
         "version": JSON_VERSION,
         "error": {"kind": exit.name(), "code": exit.code(), "message": message, "causes": causes, "hints": hints},
     })
-    .to_string()
+    .to_string();
+    terminal::json(&error).into_owned()
 }
 
 fn tagged(tag: &str, name: &str, value: &impl Serialize) -> Result<String, CliError> {
@@ -200,7 +212,8 @@ fn tagged(tag: &str, name: &str, value: &impl Serialize) -> Result<String, CliEr
             object.insert("value".to_owned(), other);
         }
     }
-    serde_json::to_string(&object).map_err(unexpected)
+    let text = serde_json::to_string(&object).map_err(unexpected)?;
+    Ok(terminal::json(&text).into_owned())
 }
 
 fn paint(on: bool, code: &str, text: &str) -> String {

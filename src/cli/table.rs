@@ -1,6 +1,10 @@
 //! Tables for people: columns two spaces apart, no frame, so that `awk` can read them too.
 
+use std::borrow::Cow;
+
 use unicode_width::UnicodeWidthStr;
+
+use crate::sys::terminal;
 
 /// A table under construction.
 #[derive(Debug)]
@@ -75,22 +79,11 @@ impl Table {
     }
 }
 
-/// Text from outside may hold control characters; on a terminal they must not act.
+/// Text from outside on one line, where nothing in it acts.
 pub(crate) fn printable(text: String) -> String {
-    if text.chars().any(char::is_control) {
-        text.chars()
-            .flat_map(|c| {
-                if c.is_control() {
-                    c.escape_default().collect::<String>()
-                } else {
-                    c.to_string()
-                }
-                .chars()
-                .collect::<Vec<_>>()
-            })
-            .collect()
-    } else {
-        text
+    match terminal::line(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(inert) => inert,
     }
 }
 

@@ -3,14 +3,15 @@
 use crate::sys::format;
 pub(super) use crate::sys::format::bytes;
 
+use crate::sys::terminal;
+
 /// Text from outside may hold control characters and marks that turn the direction of writing; on a terminal they must
 /// not act.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' => ' ',
-            c if c.is_control() => '·',
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '·',
+            c if terminal::acts(c) => '·',
             c => c,
         })
         .collect()

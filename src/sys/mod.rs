@@ -1,5 +1,5 @@
 //! Law: the machine behind a thin door, so that the other rooms stay testable. Owns time, randomness, durable file
-//! writes, fail points and child programs; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
+//! writes, fail points, child programs and what acts on a terminal; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
 
 pub mod clock;
 pub mod durable;
@@ -8,3 +8,4 @@ pub mod format;
 pub mod leave;
 pub mod program;
 pub mod random;
+pub mod terminal;

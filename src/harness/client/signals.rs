@@ -22,8 +22,11 @@ pub(super) struct Caught(Vec<(tokio::signal::unix::Signal, Signal, bool)>);
 
 /// Catches from now on what [`Caught::pass_on`] will pass on.
 pub(super) fn catch() -> io::Result<Caught> {
+    let hangup_ignored = ignored() & (1 << (Signal::HUP.as_raw() - 1)) != 0;
     let caught = PASSED
         .into_iter()
+        // Under nohup it is ignored here and, left alone, by the agent too, which inherits that.
+        .filter(|(_, number, _)| !(hangup_ignored && *number == Signal::HUP))
         .map(|(kind, number, from_terminal)| Ok((signal(kind)?, number, from_terminal)));
     Ok(Caught(caught.collect::<io::Result<_>>()?))
 }
@@ -43,6 +46,14 @@ impl Caught {
         });
         Guard(tasks.collect())
     }
+}
+
+/// The signals that whoever started this process wanted ignored, as bits.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// Whether a terminal's keys reach this process and its child.

@@ -11,6 +11,8 @@ use super::layout::{Home, Place};
 use crate::domain::ScenarioName;
 use crate::sys::durable;
 
+/// How the name of a wrapper begins that is being written.
+const PART: &str = ".reef-wrapper-";
 const MARK: &str = "# Made by reef for an installation in";
 
 fn text(reef: &Path, place: &Path) -> String {
@@ -59,13 +61,20 @@ fn owner(path: &Path, place: &Path) -> Result<Owner, ClientError> {
     })
 }
 
-/// The wrapper's path: `reef-<adapter>` for the first scenario of an agent, `reef-<adapter>@<scenario>` for others.
+/// The wrapper's path: the one it has, else `reef-<adapter>` for the first scenario of an agent and
+/// `reef-<adapter>@<scenario>` for others.
 pub(super) fn choose(
     home: &Home,
     adapter: &str,
     scenario: &ScenarioName,
     place: &Place,
 ) -> Result<PathBuf, ClientError> {
+    if let Ok(record) = place.record()
+        && record.wrapper.parent() == Some(home.bin.as_path())
+        && owner(&record.wrapper, &place.dir)? == Owner::Us
+    {
+        return Ok(record.wrapper);
+    }
     let mut taken = None;
     for name in [format!("reef-{adapter}"), format!("reef-{adapter}@{scenario}")] {
         let path = home.bin.join(name);
@@ -78,27 +87,42 @@ pub(super) fn choose(
             break;
         }
     }
-    let path = taken.unwrap_or_else(|| home.bin.join(format!("reef-{adapter}@{scenario}")));
-    Err(ClientError::new(
+    Err(foreign(
+        &taken.unwrap_or_else(|| home.bin.join(format!("reef-{adapter}@{scenario}"))),
+    ))
+}
+
+fn foreign(path: &Path) -> ClientError {
+    ClientError::new(
         Kind::Machine,
         format!(
             "{} exists and was not made by reef; nothing was changed",
             path.display()
         ),
     )
-    .hint("move it away, then install again"))
+    .hint("move it away, then install again")
 }
 
 /// Writes the wrapper; gives whether it was another one before.
 pub(super) fn write(path: &Path, reef: &Path, place: &Place) -> Result<bool, ClientError> {
     let wanted = text(reef, &place.dir);
+    let bin = path.parent().unwrap_or(Path::new("/"));
+    for entry in fs::read_dir(bin).into_iter().flatten().flatten() {
+        // The lock on the installations is held, so whoever was writing this is gone.
+        if entry.file_name().to_string_lossy().starts_with(PART) {
+            let _harmless = fs::remove_file(entry.path());
+        }
+    }
     if fs::read_to_string(path).is_ok_and(|there| there == wanted) {
         return Ok(false);
     }
-    let bin = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(bin).map_err(at("create", bin))?;
+    // Somebody may have put a program there since it was chosen.
+    if !matches!(owner(path, &place.dir)?, Owner::Nobody | Owner::Us) {
+        return Err(foreign(path));
+    }
     // The mode is set before the name is, so that a wrapper is never there without being one.
-    let part = bin.join(format!(".reef-wrapper-{}", crate::sys::random::hex_token()));
+    let part = bin.join(format!("{PART}{}", crate::sys::random::hex_token()));
     let result = fs::write(&part, wanted)
         .and_then(|()| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs::File::open(&part)?.sync_all())

@@ -7,19 +7,17 @@ use http::uri::Authority;
 use http::{HeaderMap, Response};
 
 use super::{HarnessOptions, adapter, manifest, options, private};
-use crate::domain::ScenarioName;
 use crate::harness::adapter::Adapters;
-use crate::scenario::OnMissing;
 use crate::serve::error::ApiError;
 use crate::serve::headers::SCENARIO;
 use crate::serve::query::Query;
 use crate::serve::reply::ReplyBody;
 use crate::serve::state::State;
-use crate::sys::random;
 
 const SCRIPT: &str = include_str!("../../../templates/harness/install.sh");
 
-/// `GET /reef/harness/install?adapter=[&release_id=]`
+/// `GET /reef/harness/install?adapter=[&release_id=]`. Asking changes nothing: without a scenario, the command that the
+/// script starts makes one.
 pub(super) async fn script(
     state: &Arc<State>,
     headers: &HeaderMap,
@@ -57,13 +55,23 @@ pub(super) async fn script(
         ));
     }
     let url = address(options, headers)?;
-    let name = scenario(state, headers).await?;
     let release = query.one("release_id")?.filter(|id| !id.is_empty());
-    // What cannot be installed is told now, and not by a script that fails.
-    let found = manifest::find(state, &name, release, Some(wanted.clone())).await?;
-    let release = release
-        .map(|_| format!(" --release '{}'", found.release_id))
-        .unwrap_or_default();
+    let (mut whose, mut which, mut exactly) = ("a scenario of its own".to_owned(), String::new(), String::new());
+    if headers.contains_key(SCENARIO) {
+        let name = super::scenario(headers)?;
+        // What cannot be installed is told now, and not by a script that fails.
+        let found = manifest::find(state, &name, release, Some(wanted.clone())).await?;
+        whose = format!("the scenario {name}");
+        which = format!(" --scenario '{name}'");
+        if release.is_some() {
+            exactly = format!(" --release '{}'", found.release_id);
+        }
+    } else if release.is_some() {
+        return Err(ApiError::bad_request(
+            "missing_scenario",
+            format!("a release belongs to a scenario; name it in the header {SCENARIO}"),
+        ));
+    }
     let script = SCRIPT
         .replace(
             "@TITLE@",
@@ -73,8 +81,9 @@ pub(super) async fn script(
         )
         .replace("@URL@", &url)
         .replace("@ADAPTER@", &wanted.name)
-        .replace("@SCENARIO@", name.as_str())
-        .replace("@RELEASE@", &release);
+        .replace("@WHOSE@", &whose)
+        .replace("@SCENARIO@", &which)
+        .replace("@RELEASE@", &exactly);
     let mut response = Response::new(ReplyBody::full(script));
     response.headers_mut().insert(
         CONTENT_TYPE,
@@ -82,16 +91,6 @@ pub(super) async fn script(
     );
     private(&mut response, "no-store");
     Ok(response)
-}
-
-/// The scenario asked for; without a name, a new one.
-async fn scenario(state: &Arc<State>, headers: &HeaderMap) -> Result<ScenarioName, ApiError> {
-    if headers.contains_key(SCENARIO) {
-        return super::scenario(headers);
-    }
-    let name = ScenarioName::new(format!("harness-{}", &random::hex_token()[..12]))?;
-    state.directory.resolve(&name, OnMissing::Create, None).await?;
-    Ok(name)
 }
 
 /// The address to install from: the configured one, or the one this request reached, in a proxy's words if there is

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Chosen, WhichArgs, path, token};
+use crate::cli::table::printable;
 use crate::cli::{CliError, Context, Exit};
 use crate::harness::client::{Kind, Known, Service, check_release, effective_token, unmet};
 
@@ -119,6 +120,10 @@ pub(super) fn run(context: &Context, chosen: &Chosen, _options: &DoctorOptions) 
             format!("{waiting} wait for the service; they are sent with the next run"),
         );
     }
+    for file in chosen.place.unreadable_reports()? {
+        let said = format!("{} cannot be read and is never sent; remove it", file.display());
+        add("reports", false, said);
+    }
 
     let output = context.output();
     let all_good = lines.iter().all(|line| line.good);
@@ -131,7 +136,7 @@ pub(super) fn run(context: &Context, chosen: &Chosen, _options: &DoctorOptions) 
     } else {
         for line in &lines {
             let mark = if line.good { "ok  " } else { "FAIL" };
-            output.line(&format!("{mark} {:<8} {}", line.name, line.said))?;
+            output.line(&format!("{mark} {:<8} {}", line.name, printable(line.said.clone())))?;
         }
     }
     Ok(if all_good { Exit::Ok } else { Exit::Unexpected })

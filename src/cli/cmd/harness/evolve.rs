@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Chosen, path, token};
 use crate::cli::{CliError, Context, Exit};
 use crate::harness::client::{ClientError, Kind, Service, effective_token};
-use crate::sys::random;
+use crate::sys::{random, terminal};
 
 /// How often a request is asked about.
 const POLL: Duration = Duration::from_secs(2);
@@ -69,7 +69,11 @@ pub(super) fn run(context: &Context, chosen: &Chosen, options: &EvolveOptions) -
     let id = accepted["agent_record_id"].as_str().unwrap_or_default().to_owned();
     let output = context.output();
     if let Some(page) = accepted["page_path"].as_str() {
-        output.note(&format!("{}{page} shows how far it is", service.base()));
+        output.note(&format!(
+            "{}{} shows how far it is",
+            service.base(),
+            terminal::line(page)
+        ));
     }
     if !options.wait {
         if output.json() {
@@ -109,7 +113,7 @@ fn wait(context: &Context, service: &Service, id: &str, timeout: Duration) -> Re
                 Ok(progress) => {
                     let state = progress["state"].as_str().unwrap_or_default();
                     if state != said {
-                        output.note(state);
+                        output.note(&terminal::line(state));
                         state.clone_into(&mut said);
                     }
                 }

@@ -10,7 +10,8 @@ use crate::cli::{CliError, Context, Exit};
 use crate::domain::ScenarioName;
 use crate::harness::adapter::{Adapter, WireApi};
 use crate::harness::client::{
-    AgentProgram, AgentSource, CheckOffs, Installed, Manifest, Record, Request, Service, install, obtain,
+    AgentProgram, AgentSource, CheckOffs, Home, Installed, Manifest, Record, Request, Service, effective_token,
+    install, obtain, refuse,
 };
 use crate::sys::random;
 
@@ -79,55 +80,87 @@ pub(super) fn run(context: &Context, args: InstallArgs) -> Result<Exit, CliError
             .map_err(|error| CliError::from_error(Exit::Unexpected, error))?,
     };
     let place = home.place(&adapter.name, &scenario);
-    let token = match token(context) {
-        Some(token) => Some(token),
-        None => place.token()?,
-    };
-    let service = Service::new(&args.url, token.clone(), scenario.clone())?;
-    let source = match (&args.agent_program, args.no_agent_install) {
-        (Some(program), _) => AgentSource::Program(program.clone()),
-        (None, true) => AgentSource::Present,
-        (None, false) => AgentSource::Any,
-    };
-    let output = context.output();
-    let say = |line: &str| output.note(line);
-    let (manifest, api, model, program) = context.block_on(async {
-        let manifest = match &args.manifest {
-            Some(file) => from_file(file)?,
-            None => {
-                if fresh_scenario {
-                    service.create_scenario().await?;
-                }
-                Manifest::from_json(&service.manifest(&adapter.name, args.release.as_deref()).await?)?
-            }
-        };
-        // Before a program is fetched that would be of no use.
-        let api = choose_api(&adapter, args.api, &manifest)?;
-        let model = model(args.model.clone(), &manifest, &service).await?;
-        let program: AgentProgram = obtain(&home, &adapter, &source, &path(), &say).await?;
-        Ok((manifest, api, model, program))
-    })?;
-    let mut checked = CheckOffs::of(&place)?;
-    if args.setup {
-        let options = setup::SetupOptions::asking();
-        setup::go_through(context, &manifest.requires, &mut checked, &options, None)?;
+    let before = place.record().ok();
+    let url = outside_a_session(context, &args, before.as_ref())?;
+    let base = Service::new(&url, None, scenario.clone())?.base().to_owned();
+    // A stored token is for the service it was stored for, whoever asks under the same scenario's name.
+    let given = token(context);
+    let stored_for_it = before.is_none_or(|record| record.url == base);
+    let token = effective_token(&place, given.as_deref())?
+        .filter(|token| stored_for_it || given.as_deref().is_some_and(|given| given.trim() == token));
+    let service = Service::new(&base, token.clone(), scenario.clone())?;
+    let made_scenario = fresh_scenario && args.manifest.is_none();
+    if made_scenario {
+        context.block_on(async { Ok(service.create_scenario().await?) })?;
     }
-    let request = Request {
-        adapter: adapter.name.clone(),
-        scenario,
-        url: service.base().to_owned(),
-        token,
-        manifest,
-        api,
-        model,
-        program,
-        bodies: args.keep_bodies,
-        reef: this_program()?,
-        checked,
-    };
-    let installed = install(&home, &request)?;
+    let done = (|| -> Result<(Request, Installed), CliError> {
+        let (manifest, model) = context.block_on(async {
+            let manifest = match &args.manifest {
+                Some(file) => from_file(file)?,
+                None => Manifest::from_json(&service.manifest(&adapter.name, args.release.as_deref()).await?)?,
+            };
+            let model = model(args.model.clone(), &manifest, &service).await?;
+            Ok((manifest, model))
+        })?;
+        let api = choose_api(&adapter, args.api, &manifest)?;
+        let mut checked = CheckOffs::of(&place)?;
+        if args.setup {
+            let options = setup::SetupOptions::asking();
+            setup::go_through(context, &manifest.requires, &mut checked, &options, None)?;
+        }
+        // Before the agent's program is installed: a refusal leaves nothing behind.
+        refuse(&home, &adapter.name, &scenario, &manifest, &checked)?;
+        let source = match (&args.agent_program, args.no_agent_install) {
+            (Some(program), _) => AgentSource::Program(program.clone()),
+            (None, true) => AgentSource::Present,
+            (None, false) => AgentSource::Any,
+        };
+        let program = find(context, &home, &adapter, &source)?;
+        let request = Request {
+            adapter: adapter.name.clone(),
+            scenario: scenario.clone(),
+            url: service.base().to_owned(),
+            token: token.clone(),
+            manifest,
+            api,
+            model,
+            program,
+            bodies: args.keep_bodies,
+            reef: this_program()?,
+            checked,
+        };
+        let installed = install(&home, &request)?;
+        Ok((request, installed))
+    })();
+    if made_scenario && done.is_err() {
+        // Made for this alone. The first error is the one to tell.
+        let _still_there = context.block_on(async { Ok(service.drop_scenario().await) });
+    }
+    let (request, installed) = done?;
     show(context, &adapter, &request, &installed)?;
     Ok(Exit::Ok)
+}
+
+/// The service's address. Inside a session, what the environment names is the session's own, and ends with it.
+fn outside_a_session(context: &Context, args: &InstallArgs, before: Option<&Record>) -> Result<String, CliError> {
+    let of_session =
+        context.env("REEF_HARNESS_SESSION").is_some() && context.env("REEF_SERVICE_URL") == Some(args.url.as_str());
+    if !of_session {
+        return Ok(args.url.clone());
+    }
+    before.map(|record| record.url.clone()).ok_or_else(|| {
+        CliError::new(
+            Exit::Usage,
+            "this is a session of an agent, whose address of the service ends with it; nothing was changed",
+        )
+        .hint("name the service with --url, or install from another shell")
+    })
+}
+
+fn find(context: &Context, home: &Home, adapter: &Adapter, source: &AgentSource) -> Result<AgentProgram, CliError> {
+    let output = context.output();
+    let say = |line: &str| output.note(line);
+    context.block_on(async { Ok(obtain(home, adapter, source, &path(), &say).await?) })
 }
 
 /// Installs another release into an installation that exists.
@@ -140,8 +173,8 @@ pub(super) fn again(
     let adapter = adapter(&record.adapter)?;
     let home = record.home();
     let place = home.place(&record.adapter, &record.scenario);
-    let output = context.output();
-    let say = |line: &str| output.note(line);
+    let checked = CheckOffs::of(&place)?;
+    refuse(&home, &record.adapter, &record.scenario, &manifest, &checked)?;
     // A program that was named stays; one that Reef looked after follows the adapter's version.
     let private = record.program.starts_with(&record.data);
     let source = if private || !record.program.exists() {
@@ -149,7 +182,7 @@ pub(super) fn again(
     } else {
         AgentSource::Program(record.program.clone())
     };
-    let program = context.block_on(async { Ok(obtain(&home, &adapter, &source, &path(), &say).await?) })?;
+    let program = find(context, &home, &adapter, &source)?;
     let request = Request {
         adapter: record.adapter.clone(),
         scenario: record.scenario.clone(),
@@ -161,7 +194,7 @@ pub(super) fn again(
         program,
         bodies: record.bodies,
         reef: this_program()?,
-        checked: CheckOffs::of(&place)?,
+        checked,
     };
     let installed = install(&home, &request)?;
     show(context, &adapter, &request, &installed)?;

@@ -29,7 +29,7 @@ pub(super) struct ReportOptions {
     /// Feedback in words
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     feedback: Option<String>,
-    /// The run, or the beginning of its id; the most recent one with receipts without it
+    /// The run, or the beginning of its id; without it this session, or the run that ended last
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
     /// One report for each receipt rather than one for the run
@@ -69,6 +69,7 @@ pub(super) fn run(context: &Context, chosen: &Chosen, options: ReportOptions) ->
         score: options.score,
         feedback: options.feedback,
         run: options.run,
+        session: context.env("REEF_HARNESS_SESSION").map(str::to_owned),
         per_receipt: options.per_receipt,
     };
     let reported = context.block_on(async { Ok(report(&chosen.place, &service, &grade).await?) })?;
@@ -82,7 +83,7 @@ pub(super) fn run(context: &Context, chosen: &Chosen, options: ReportOptions) ->
     ));
     if !reported.waiting.is_empty() {
         output.note(&format!(
-            "{} does not answer; the report is kept and sent later",
+            "{} has not taken the report; it is kept and sent later",
             record.url
         ));
     }
@@ -97,23 +98,24 @@ fn list(context: &Context, chosen: &Chosen) -> Result<Exit, CliError> {
     let mut table = Table::new(&["run", "began", ">turns", "exit", "release", "reports"]);
     let mut rows = Vec::new();
     for run in Spool::of(&chosen.place).runs() {
-        let (sent, waiting) = grades(&chosen.place, &run.run)?;
-        let reports = match (sent, waiting) {
-            (0, 0) => String::new(),
-            (sent, 0) => format!("{sent} sent"),
-            (0, waiting) => format!("{waiting} waiting"),
-            (sent, waiting) => format!("{sent} sent, {waiting} waiting"),
-        };
+        let grades = grades(&chosen.place, &run.run)?;
+        let counts = [
+            (grades.sent, "sent"),
+            (grades.waiting, "waiting"),
+            (grades.refused, "refused"),
+        ];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let reports: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
         table.row([
             run.run.clone(),
             moment(run.started_at_us),
             run.turns.len().to_string(),
             run.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
             crate::cli::format::short(&run.release_id),
-            reports,
+            reports.join(", "),
         ]);
         let mut row = serde_json::to_value(&run).map_err(|error| CliError::from_error(Exit::Unexpected, error))?;
-        row["reports"] = json!({"sent": sent, "waiting": waiting});
+        row["reports"] = json!({"sent": grades.sent, "waiting": grades.waiting, "refused": grades.refused});
         rows.push(row);
     }
     if output.json() {

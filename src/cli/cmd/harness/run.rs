@@ -169,6 +169,9 @@ fn agent(context: &Context, chosen: &Chosen, words: Vec<OsString>) -> Result<Exi
     if let Some(fault) = finished.fault {
         output.warn(&format!("not everything about this run could be kept: {fault}"));
     }
+    for reason in finished.refused {
+        output.warn(&format!("the service refused the report on {reason}"));
+    }
     // Connections that the agent left open must not hold up the end.
     runtime.shutdown_background();
     Ok(Exit::Agent(u8::try_from(finished.code).unwrap_or(1)))

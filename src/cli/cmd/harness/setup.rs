@@ -13,6 +13,7 @@ use crate::harness::client::{
     Check, CheckOffs, Manifest, Place, Requirement, Service, TOKEN_VARIABLE, effective_token, requirements, set_env,
     stored_env,
 };
+use crate::sys::terminal;
 
 /// Go through what the release needs on this machine
 ///
@@ -124,7 +125,7 @@ pub(super) fn go_through(
     for item in &open {
         if options.mark.contains(&item.name) {
             checked.add(item);
-            output.note(&format!("{}: taken on your word", item.name));
+            output.note(&format!("{}: taken on your word", terminal::line(&item.name)));
             continue;
         }
         let question = if item.needs_word() { "is it done?" } else { "check it?" };
@@ -135,7 +136,7 @@ pub(super) fn go_through(
         }
         if item.needs_word() {
             if options.yes {
-                output.note(&format!("  not met: say so with --mark {}", item.name));
+                output.note(&format!("  not met: say so with --mark {}", terminal::line(&item.name)));
                 left.push(item.name.clone());
             } else {
                 checked.add(item);
@@ -148,7 +149,7 @@ pub(super) fn go_through(
                 checked.add(item);
             }
             Check::Unmet(reason) => {
-                output.note(&format!("  not met: {reason}"));
+                output.note(&format!("  not met: {}", terminal::line(&reason)));
                 left.push(item.name.clone());
             }
         }

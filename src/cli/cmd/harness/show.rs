@@ -8,6 +8,7 @@ use crate::cli::cmd::release::chain::ScenarioOption;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::harness::tree::{Body, Entry};
+use crate::sys::terminal;
 
 /// Show the entries of a tree
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
         if output.json() {
             output.object("entry", &json!({"tree": found.name, "entry": entry.to_json()}))?;
         } else {
-            output.text(&format!("{:#}\n", entry.to_json()))?;
+            output.text(&terminal::json(&format!("{:#}\n", entry.to_json())))?;
         }
         return Ok(Exit::Ok);
     }
