@@ -148,7 +148,7 @@ fn reply(state: &Mutex<Served>, seen: &Seen, before: usize) -> Vec<Do> {
                 return refusal(400, words);
             }
             if state.gateway {
-                return answer(404, "text/html", "<h1>no such page</h1>".to_owned());
+                return answer(404, "text/html", "<h1>no such page</h1>");
             }
             let report = seen.json();
             if state.report_breaks.is_some() && report["score"].as_f64() == state.report_breaks {
