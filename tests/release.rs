@@ -7,16 +7,22 @@
     reason = "a failed test may panic"
 )]
 
+#[path = "release/backup.rs"]
+mod backup;
 #[path = "release/bench.rs"]
 mod bench;
 #[path = "release/chain.rs"]
 mod chain;
 #[path = "release/crash.rs"]
 mod crash;
+#[path = "release/lost.rs"]
+mod lost;
 #[path = "release/publish.rs"]
 mod publish;
 #[path = "release/race.rs"]
 mod race;
+#[path = "release/refs.rs"]
+mod refs;
 #[path = "release/remote.rs"]
 mod remote;
 #[path = "release/rig.rs"]

@@ -1,7 +1,7 @@
 //! How the release chain speaks to the command line: where its files are, and how its failures exit.
 
 use crate::config::Settings;
-use crate::release::{ReleaseError, Remote, RepositoryOptions};
+use crate::release::{ReleaseError, Remote, Repository, RepositoryOptions, Trouble};
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
 use super::context::Store;
@@ -31,20 +31,15 @@ impl Context {
         let release = &settings.release;
         let options = RepositoryOptions {
             lfs_threshold: release.lfs_threshold.0,
-            git_settings: release.git_settings.clone(),
+            git_settings: release
+                .git_settings
+                .iter()
+                .map(|setting| setting.expose().to_owned())
+                .collect(),
             git_timeout: release.git_timeout_s,
         };
         let experience = self.store_of(settings, Store::Create)?;
-        let mirror = match &release.remote {
-            Some(url) if release.push => Some(Remote::new(url, release.lfs_url.clone())),
-            None if release.push => {
-                return Err(
-                    CliError::new(Exit::Usage, "release.push is on and release.remote is not set")
-                        .hint("set release.remote to the git remote to push to, or release.push to false"),
-                );
-            }
-            _ => None,
-        };
+        let mirror = mirror(settings)?;
         let publisher = Publisher::open(
             &storage.artifacts_git(),
             &storage.cache_dir(),
@@ -64,6 +59,40 @@ impl Context {
     }
 }
 
+/// The remote that every release is pushed to, as configured.
+fn mirror(settings: &Settings) -> Result<Option<Remote>, CliError> {
+    let release = &settings.release;
+    match &release.remote {
+        Some(url) if release.push => Ok(Some(Remote::new(url, release.lfs_url.clone())?.that_follows())),
+        None if release.push => Err(
+            CliError::new(Exit::Usage, "release.push is on and release.remote is not set")
+                .hint("set release.remote to the git remote to push to, or release.push to false"),
+        ),
+        _ => Ok(None),
+    }
+}
+
+/// Whether releases can be published and pushed as configured, and new scenarios can begin; gives where they are pushed.
+pub(crate) fn check(settings: &Settings) -> Result<Option<String>, CliError> {
+    let mirror = mirror(settings)?;
+    let storage = &settings.storage;
+    if let Some(dir) = &settings.release.base {
+        let options = RepositoryOptions::default();
+        // A repository that has its base needs the directory no more. What is wrong with a repository is told elsewhere.
+        let based = Repository::open_existing(&storage.artifacts_git(), &storage.cache_dir(), options)
+            .and_then(|repository| repository.base())
+            .is_ok_and(|base| base.is_some());
+        if !based {
+            Repository::check_directory(dir).map_err(|error| {
+                CliError::from_error(Exit::Usage, error)
+                    .at("release.base: ")
+                    .hint("name a directory whose files every new scenario starts with, or leave release.base out")
+            })?;
+        }
+    }
+    Ok(mirror.map(|remote| format!("pushed to {}", remote.shown())))
+}
+
 /// What new scenarios begin with, as configured.
 pub(crate) fn base_seed(settings: &Settings) -> BaseSeed {
     match &settings.release.base {
@@ -81,7 +110,11 @@ impl From<ReleaseError> for CliError {
             ),
             ReleaseError::Diverged { .. } => (
                 Exit::Conflict,
-                Some("reef release pull brings what the other side has; --force replaces it with what is here"),
+                Some(
+                    "one of the two must give way: reef release push --force puts the chain of here there; reef scenario \
+                     delete, which archives the chain of here, and then reef release pull bring the one from there. \
+                     reef release export and import carry a release over",
+                ),
             ),
             ReleaseError::NotFound { .. } => (Exit::Usage, Some("reef release list shows what there is")),
             ReleaseError::Ambiguous { .. } | ReleaseError::BadContent { .. } | ReleaseError::Program { .. } => {
@@ -92,7 +125,15 @@ impl From<ReleaseError> for CliError {
                 Exit::Store,
                 Some("reef release verify names everything that is damaged"),
             ),
-            ReleaseError::Command { .. } => (Exit::Unavailable, None),
+            ReleaseError::BadRemote { .. } => (Exit::Usage, None),
+            ReleaseError::Command { .. } => match error.trouble() {
+                Some(Trouble::Unreachable) => (Exit::Unavailable, None),
+                Some(Trouble::NoRepository) => (
+                    Exit::Usage,
+                    Some("name a bare git repository with LFS: git init --bare makes one"),
+                ),
+                Some(Trouble::Other) | None => (Exit::Store, Some("reef release verify names what is damaged here")),
+            },
             ReleaseError::Locked { .. } | ReleaseError::Io { .. } | ReleaseError::Git { .. } => (Exit::Store, None),
         };
         let failure = Self::from_error(exit, error);
@@ -110,6 +151,14 @@ impl From<PublishError> for CliError {
             PublishError::Store(error) => error.into(),
             PublishError::UnknownScenario { .. } | PublishError::NotHeld { .. } | PublishError::NeverServed { .. } => {
                 Self::from_error(Exit::Usage, error)
+            }
+            PublishError::ChainGone { ref name, .. } => {
+                let hints = [
+                    "reef release pull brings the chain back from a remote that has it".to_owned(),
+                    format!("reef scenario delete {name} --yes gives it up and frees the name"),
+                ];
+                let failure = Self::from_error(Exit::Store, error);
+                hints.into_iter().fold(failure, Self::hint)
             }
             PublishError::Unsettled { .. } => Self::from_error(Exit::Store, error),
             PublishError::Stopped => Self::from_error(Exit::Interrupted, error),

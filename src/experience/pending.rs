@@ -195,6 +195,8 @@ pub struct StepFact {
     pub release: String,
     /// Why it ended so.
     pub reason: Option<String>,
+    /// What became of that release since; a person decides on one that was held.
+    pub state: Option<String>,
 }
 
 /// A step in progress.
@@ -220,9 +222,11 @@ impl Experience {
             let mut facts: BTreeMap<String, LoopFacts> = BTreeMap::new();
             let mut steps = conn
                 .prepare_cached(
-                    "SELECT s.name, p.step, p.outcome, p.at_us, p.metrics, p.base_release_id, p.release_id, p.reason
+                    "SELECT s.name, p.step, p.outcome, p.at_us, p.metrics, p.base_release_id, p.release_id, p.reason,
+                            r.state
                      FROM scenario s JOIN step p ON p.scenario_id = s.scenario_id
                       AND p.step = (SELECT max(step) FROM step WHERE scenario_id = s.scenario_id)
+                     LEFT JOIN release r ON r.scenario_id = s.scenario_id AND r.release_id = p.release_id
                      WHERE s.archived_us IS NULL",
                 )
                 .doing(doing)?;
@@ -237,6 +241,7 @@ impl Experience {
                         base: row.get(5)?,
                         release: row.get(6)?,
                         reason: row.get(7)?,
+                        state: row.get(8)?,
                     };
                     Ok((row.get::<_, String>(0)?, fact))
                 })

@@ -135,6 +135,18 @@ impl Experience {
         self.read(|conn| steps(conn, scenario, query))
     }
 
+    /// The step that made a release, held ones included.
+    pub fn step_of(&self, scenario: &ScenarioName, release: &ReleaseId) -> Result<Option<u64>, StoreError> {
+        self.read(|conn| {
+            conn.prepare_cached(
+                "SELECT min(p.step) FROM step p JOIN scenario s USING (scenario_id)
+                 WHERE s.name = ?1 AND s.archived_us IS NULL AND p.release_id = ?2 AND p.outcome IN ('released', 'held')",
+            )
+            .and_then(|mut s| s.query_row(params![scenario.as_str(), release.as_str()], |row| row.get(0)))
+            .doing("reading the step of a release")
+        })
+    }
+
     /// The evidence of a step.
     pub fn step_verdict(&self, scenario: &ScenarioName, step: u64) -> Result<Option<Verdict>, StoreError> {
         self.read(|conn| {
@@ -301,8 +313,11 @@ impl Experience {
         self.read(|conn| {
             let doing = "reading releases";
             let sql = match wanted {
+                ReleasesWhere::Any => "SELECT DISTINCT release_id FROM release",
                 ReleasesWhere::Decided => "SELECT release_id FROM release WHERE state IN ('promoted', 'rejected')",
                 ReleasesWhere::Unrestorable => "SELECT release_id FROM release WHERE restorable = 0",
+                ReleasesWhere::Rejected => "SELECT release_id FROM release WHERE state = 'rejected'",
+                ReleasesWhere::WasHeld => "SELECT release_id FROM step WHERE outcome = 'held'",
                 ReleasesWhere::Promoted => {
                     "SELECT target FROM release WHERE operation = 'promote' AND target IS NOT NULL"
                 }
@@ -318,12 +333,18 @@ impl Experience {
 /// Which releases to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleasesWhere {
+    /// All of them.
+    Any,
     /// Held ones a person has decided on.
     Decided,
     /// Those whose content is gone.
     Unrestorable,
     /// Those that a promote put in service.
     Promoted,
+    /// Held ones a person has refused.
+    Rejected,
+    /// Those that were published to wait for a person, whatever became of them.
+    WasHeld,
 }
 
 fn steps(conn: &Connection, scenario: &ScenarioName, query: &StepQuery) -> Result<Vec<StepRow>, StoreError> {

@@ -85,6 +85,13 @@ pub(super) fn list(conn: &Connection, with_archived: bool) -> Result<Vec<Scenari
     rows.map(|row| scenario(row.doing(doing)?)).collect()
 }
 
+/// Grows with every scenario that is made, whoever makes it.
+pub(super) fn newest(conn: &Connection) -> Result<Option<i64>, StoreError> {
+    conn.prepare_cached("SELECT max(scenario_id) FROM scenario")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .doing("looking for new scenarios")
+}
+
 pub(super) fn create(
     tx: &mut WriteTx<'_>,
     name: &ScenarioName,

@@ -232,6 +232,11 @@ impl Experience {
         self.inner.readers.read(|conn| scenarios::list(conn, with_archived))
     }
 
+    /// A number that grows with every scenario that is made, in whatever process.
+    pub fn newest_scenario(&self) -> Result<Option<i64>, StoreError> {
+        self.inner.readers.read(scenarios::newest)
+    }
+
     /// A page of records, without bodies.
     pub fn records(&self, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
         self.inner.readers.read(|conn| records::page(conn, query))

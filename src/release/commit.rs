@@ -1,7 +1,7 @@
 //! Making a release: first its bytes (durable, reachable from nothing), then the commit that is the release. Moving a
 //! head to it is the business of `heads`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use git2::{FileMode, ObjectType, Oid, Signature, Time};
 use sha2::{Digest, Sha256};
 
-use super::error::{git_at, io_at};
+use super::error::{git_at, io_at, unreadable};
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use super::{
     Component, Content, FileEntry, MANIFEST_NAME, Manifest, Provenance, ReleaseError, Repository, Source, attributes,
@@ -51,7 +51,30 @@ pub struct Draft {
     pub at_us: i64,
 }
 
+/// git-lfs would take it for the object itself, and the release would hold what it does not show.
+fn refuse_pointer(path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
+    match Pointer::parse(bytes) {
+        None => Ok(()),
+        Some(_) => Err(ReleaseError::BadContent {
+            path: path.to_owned(),
+            problem: "it is a git-lfs pointer, not the file itself: run `git lfs pull` there first".to_owned(),
+        }),
+    }
+}
+
 impl Repository {
+    /// Holds a directory to what every artifact has to pass, and stores nothing.
+    pub fn check_directory(dir: &Path) -> Result<(), ReleaseError> {
+        let found = content::scan(dir)?;
+        let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
+        weights::check(dir, &content::detect(&paths), &found)?;
+        for file in found.iter().filter(|file| file.size < MAX_POINTER_BYTES) {
+            let bytes = fs::read(&file.absolute).map_err(io_at("read", &file.absolute))?;
+            refuse_pointer(&file.absolute, &bytes)?;
+        }
+        Ok(())
+    }
+
     /// Stores the files of a directory. `components` says what it holds; without it, its look decides.
     pub fn stage_directory(
         &self,
@@ -60,6 +83,7 @@ impl Repository {
     ) -> Result<Staged, ReleaseError> {
         let git = self.git()?;
         let found = content::scan(dir)?;
+        check_names(&git, &found)?;
         let paths: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
         let components = components.unwrap_or_else(|| content::detect(&paths));
         for (name, component) in &components {
@@ -82,17 +106,13 @@ impl Repository {
                 FileMode::Blob
             };
             let is_large = file.size > 0 && attributes::is_large(&file.path, file.size, self.options.lfs_threshold);
-            // git-lfs would take a pointer for the object itself, and the release would hold what it does not show.
             let small = if file.size < MAX_POINTER_BYTES || !is_large {
-                Some(fs::read(&file.absolute).map_err(io_at("read", &file.absolute))?)
+                Some(fs::read(&file.absolute).map_err(unreadable(&file.absolute))?)
             } else {
                 None
             };
-            if small.as_deref().is_some_and(|bytes| Pointer::parse(bytes).is_some()) {
-                return Err(ReleaseError::BadContent {
-                    path: file.absolute.clone(),
-                    problem: "it is a git-lfs pointer, not the file itself: run `git lfs pull` there first".to_owned(),
-                });
+            if let Some(bytes) = &small {
+                refuse_pointer(&file.absolute, bytes)?;
             }
             let (blob, sha256, size) = match small {
                 Some(bytes) if !is_large => (
@@ -218,6 +238,28 @@ impl Repository {
         });
         Ok(whole && walked.is_ok())
     }
+}
+
+/// Holds every name to what git takes into a tree: it refuses more than `.git`, such as what another file system would
+/// read as that.
+fn check_names(git: &git2::Repository, found: &[content::Found]) -> Result<(), ReleaseError> {
+    let empty = git.blob(&[]).map_err(git_at("store a file"))?;
+    let mut names = git.treebuilder(None).map_err(git_at("write a tree"))?;
+    let mut seen = HashSet::new();
+    for file in found {
+        for name in file.path.split('/').filter(|name| seen.insert(*name)) {
+            if let Err(error) = names.insert(name, empty, i32::from(FileMode::Blob)) {
+                return Err(ReleaseError::BadContent {
+                    path: file.absolute.clone(),
+                    problem: format!(
+                        "git takes no file or directory of the name {name:?} ({})",
+                        error.message()
+                    ),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A release id from a commit id.

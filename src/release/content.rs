@@ -5,11 +5,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::error::io_at;
+use super::error::unreadable;
 use super::{ArtifactKind, Component, MANIFEST_NAME, ReleaseError};
 
 /// More files than this are a mistake, such as a virtual environment inside a harness tree.
 const MAX_FILES: usize = 100_000;
+/// A longer path would not fit below the directories where engines and people put releases.
+const MAX_PATH_BYTES: usize = 1024;
+/// Characters some file systems do not see in a name, so that `.git` may hide behind them.
+const UNSEEN: [std::ops::RangeInclusive<char>; 4] = [
+    '\u{200c}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{206a}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+];
 
 /// One file found.
 #[derive(Debug)]
@@ -28,14 +37,20 @@ pub(super) struct Found {
 /// UTF-8 are refused: an artifact is exactly what it shows.
 pub(super) fn scan(dir: &Path) -> Result<Vec<Found>, ReleaseError> {
     let mut found = Vec::new();
+    if !fs::metadata(dir).map_err(unreadable(dir))?.is_dir() {
+        return Err(ReleaseError::BadContent {
+            path: dir.to_path_buf(),
+            problem: "it is not a directory".to_owned(),
+        });
+    }
     walk(dir, "", &mut found)?;
     found.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     Ok(found)
 }
 
 fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseError> {
-    for entry in fs::read_dir(dir).map_err(io_at("read", dir))? {
-        let entry = entry.map_err(io_at("read", dir))?;
+    for entry in fs::read_dir(dir).map_err(unreadable(dir))? {
+        let entry = entry.map_err(unreadable(dir))?;
         let absolute = entry.path();
         let bad = |problem: &str| ReleaseError::BadContent {
             path: absolute.clone(),
@@ -55,7 +70,10 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
         } else {
             format!("{prefix}/{name}")
         };
-        let metadata = fs::symlink_metadata(&absolute).map_err(io_at("read", &absolute))?;
+        if path.len() > MAX_PATH_BYTES {
+            return Err(bad("its path is longer than 1,024 bytes"));
+        }
+        let metadata = fs::symlink_metadata(&absolute).map_err(unreadable(&absolute))?;
         if metadata.is_dir() {
             walk(&absolute, &path, found)?;
         } else if metadata.is_file() {
@@ -79,7 +97,8 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
 
 /// Why a name may not be part of an artifact.
 pub(super) fn name_fault(name: &str) -> Option<&'static str> {
-    let lower = name.to_ascii_lowercase();
+    let seen = name.chars().filter(|c| !UNSEEN.iter().any(|range| range.contains(c)));
+    let lower = seen.collect::<String>().to_ascii_lowercase();
     if [".git", ".gitattributes", ".gitmodules", ".lfsconfig"].contains(&lower.as_str()) {
         return Some("git and git-lfs read files of this name as instructions");
     }
@@ -135,7 +154,15 @@ mod tests {
 
     #[test]
     fn links_and_gits_own_names_are_refused() {
-        for name in [".git", ".GITATTRIBUTES", ".lfsconfig", ".gitmodules", "a\nb", "a\\b"] {
+        for name in [
+            ".git",
+            ".g\u{200c}it",
+            ".GITATTRIBUTES",
+            ".lfsconfig",
+            ".gitmodules",
+            "a\nb",
+            "a\\b",
+        ] {
             assert!(name_fault(name).is_some(), "{name:?}");
         }
         assert!(name_fault(".gitignore").is_none());

@@ -56,6 +56,14 @@ pub enum ReleaseError {
         /// The rule it breaks.
         problem: String,
     },
+    /// What was named as a remote is not one.
+    #[error("{url:?} is not a remote: {problem}")]
+    BadRemote {
+        /// What was written, without credentials.
+        url: String,
+        /// The rule it breaks.
+        problem: &'static str,
+    },
     /// What is stored is not what was released.
     #[error("release {release} is damaged: {problem}")]
     Damaged {
@@ -112,6 +120,78 @@ pub enum ReleaseError {
     },
 }
 
+/// What git, git-lfs, curl and ssh say when the other side does not answer, not now or not to us. Everything else they say is about
+/// what was asked of them.
+const UNREACHABLE: [&str; 31] = [
+    "could not resolve",
+    "no such host",
+    "name or service not known",
+    "temporary failure in name resolution",
+    "connection refused",
+    "connection reset",
+    "connection closed",
+    "connection timed out",
+    "failed to connect",
+    "couldn't connect",
+    "could not connect",
+    "network is unreachable",
+    "no route to host",
+    "dial tcp",
+    "timeout",
+    "timed out",
+    "broken pipe",
+    "unexpected eof",
+    "early eof",
+    "hung up unexpectedly",
+    "ssl ",
+    "tls: ",
+    "x509",
+    "returned error: 5",
+    "server error",
+    "service unavailable",
+    "could not read from remote repository",
+    "no answer in time",
+    "authentication failed",
+    "authorization error",
+    "could not read username",
+];
+
+/// What they say when there is an answer, and it is that there is no such repository.
+const NO_REPOSITORY: [&str; 3] = [
+    "does not appear to be a git repository",
+    "repository not found",
+    "not a git repository",
+];
+
+/// Why a program failed, as far as its words tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The other side does not answer, or not now: trying later may help.
+    Unreachable,
+    /// There is no repository where one was named.
+    NoRepository,
+    /// Anything else: what is stored, here or there, is not as it should be.
+    Other,
+}
+
+impl ReleaseError {
+    /// Why a program failed; `None` for any other failure.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let Self::Command { output, .. } = self else {
+            return None;
+        };
+        let said = output.to_ascii_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        Some(if says(&NO_REPOSITORY) {
+            Trouble::NoRepository
+        } else if says(&UNREACHABLE) {
+            Trouble::Unreachable
+        } else {
+            Trouble::Other
+        })
+    }
+}
+
 fn shown(release: Option<&ReleaseId>) -> &str {
     release.map_or("no release", ReleaseId::as_str)
 }
@@ -122,7 +202,55 @@ pub(super) fn io_at(action: &'static str, path: &Path) -> impl FnOnce(io::Error)
     move |source| ReleaseError::Io { action, path, source }
 }
 
+/// `map_err(unreadable(path))`: something offered as content that its owner's own system will not show.
+pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
+    let path = path.to_path_buf();
+    move |source| ReleaseError::BadContent {
+        path,
+        problem: format!("it cannot be read ({source})"),
+    }
+}
+
 /// `map_err(git_at("write a blob"))`
 pub(super) fn git_at(action: &'static str) -> impl FnOnce(git2::Error) -> ReleaseError {
     move |source| ReleaseError::Git { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_says_tells_whether_trying_later_helps() {
+        for (output, trouble) in [
+            (
+                "fatal: unable to access 'http://127.0.0.1:9/x.git/': Failed to connect to 127.0.0.1 port 9",
+                Trouble::Unreachable,
+            ),
+            (
+                "ssh: connect to host h port 22: Connection refused\nfatal: Could not read from remote repository.",
+                Trouble::Unreachable,
+            ),
+            (
+                "batch response: Fatal error: Server error: http://h/objects/batch",
+                Trouble::Unreachable,
+            ),
+            (
+                "fatal: '/nonexistent/x.git' does not appear to be a git repository\nfatal: Could not read from remote repository.",
+                Trouble::NoRepository,
+            ),
+            (
+                "error transferring \"aa\": [0] remote missing object aa\nerror: failed to fetch some objects from 'file:///x'",
+                Trouble::Other,
+            ),
+            ("expected OID aa, got bb after 7 bytes written", Trouble::Other),
+        ] {
+            let error = ReleaseError::Command {
+                command: "git".to_owned(),
+                status: "exit status: 2".to_owned(),
+                output: output.to_owned(),
+            };
+            assert_eq!(error.trouble(), Some(trouble), "{output}");
+        }
+    }
 }

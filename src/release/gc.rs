@@ -11,6 +11,7 @@ use super::lock::{self, Share};
 use super::materialise::{Blob, blob};
 use super::{ReleaseError, Repository};
 use crate::domain::ReleaseId;
+use crate::sys::failpoint;
 
 /// How long the collector waits for publications under way, and a publication for the collector.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -115,6 +116,7 @@ impl Repository {
 
     /// Packs git's objects and drops unreachable ones older than `grace`.
     pub fn pack(&self, grace: Duration) -> Result<(), ReleaseError> {
+        failpoint::hit("release::gc_before_pack").map_err(io_at("pack", self.path()))?;
         let prune = format!("--prune={}.seconds.ago", grace.as_secs());
         self.program().run(&["gc", "--quiet", &prune])?;
         Ok(())

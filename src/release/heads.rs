@@ -19,8 +19,9 @@ use crate::sys::{clock, failpoint};
 
 const SCENARIOS: &str = "refs/reef/scenarios/";
 const RELEASES: &str = "refs/reef/releases/";
+const REJECTED: &str = "refs/reef/rejected/";
 const ARCHIVED: &str = "refs/reef/archived/";
-const BASE: &str = "refs/reef/base";
+pub(super) const BASE: &str = "refs/reef/base";
 /// Scenario names begin with a letter or digit, so this branch is free.
 const BASE_BRANCH: &str = "refs/heads/_base";
 
@@ -86,6 +87,20 @@ impl Repository {
             .into_iter()
             .map(|(_, id)| id)
             .collect())
+    }
+
+    /// Held releases that a person refused, here or where they were pulled from.
+    pub fn rejected(&self) -> Result<Vec<ReleaseId>, ReleaseError> {
+        Ok(self
+            .refs(&format!("{REJECTED}*"))?
+            .into_iter()
+            .map(|(_, id)| id)
+            .collect())
+    }
+
+    /// Whether a release is known to be refused.
+    pub fn is_rejected(&self, release: &ReleaseId) -> Result<bool, ReleaseError> {
+        Ok(read(&self.git()?, &format!("{REJECTED}{release}"))?.is_some())
     }
 
     /// Where all archived chains end.
@@ -160,10 +175,19 @@ impl Repository {
 
     /// Keeps a release reachable though no chain holds it.
     pub fn keep(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
-        match self.swap(&format!("{RELEASES}{release}"), release, None) {
+        self.name_once(RELEASES, release)
+    }
+
+    /// Notes that a person refused a held release, where a push carries it.
+    pub fn mark_rejected(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
+        self.name_once(REJECTED, release)
+    }
+
+    fn name_once(&self, space: &str, release: &ReleaseId) -> Result<(), ReleaseError> {
+        match self.swap(&format!("{space}{release}"), release, None) {
             Ok(()) | Err(Swap::Lost(Some(_))) => Ok(()),
             Err(Swap::Lost(None)) => Err(ReleaseError::Locked {
-                path: self.path().join(RELEASES),
+                path: self.path().join(space),
             }),
             Err(Swap::Failed(error)) => Err(error),
         }
@@ -226,6 +250,37 @@ impl Repository {
             self.delete_ref(&git, &branch)?;
         }
         point(&git, &alias, &branch)
+    }
+
+    /// Puts back the lost refs of a chain that ended in `head`. False where the release is not here, where the name's
+    /// archived chains hold it, or where a branch of the name says something else.
+    pub fn restore_chain(&self, scenario: &ScenarioName, head: &ReleaseId) -> Result<bool, ReleaseError> {
+        if !self.has(head)? || self.archived_holds(scenario, head)? {
+            return Ok(false);
+        }
+        {
+            let _lock = self.lock()?;
+            let git = self.git()?;
+            if let Some(found) = read(&git, &branch(scenario))? {
+                if self.is_ancestor(head, &found)? {
+                    point(&git, &alias(scenario), &branch(scenario))?;
+                    return Ok(true);
+                }
+                return Ok(false);
+            }
+        }
+        self.advance(scenario, head, None)?;
+        Ok(true)
+    }
+
+    /// Whether an archived chain of the name holds a release.
+    pub fn archived_holds(&self, scenario: &ScenarioName, release: &ReleaseId) -> Result<bool, ReleaseError> {
+        for end in self.archived(scenario)? {
+            if self.is_ancestor(release, &end)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A cheap look at whether a head may have moved, for a server that watches it.

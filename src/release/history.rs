@@ -93,7 +93,11 @@ impl Repository {
         let mut walk = git.revwalk().map_err(git_at("walk"))?;
         walk.set_sorting(Sort::TOPOLOGICAL).map_err(git_at("walk"))?;
         walk.simplify_first_parent().map_err(git_at("walk"))?;
-        walk.push(oid(from)?).map_err(|_| unknown(from))?;
+        // A chain is walked from where a ref or the store says it ends: that it is not there is damage.
+        walk.push(oid(from)?).map_err(|_| ReleaseError::Damaged {
+            release: from.to_string(),
+            problem: "its commit is missing or unreadable".to_owned(),
+        })?;
         if let Some(until) = until {
             walk.hide(oid(until)?).map_err(|_| unknown(until))?;
         }
@@ -123,6 +127,14 @@ impl Repository {
             return Ok(false);
         }
         git.graph_descendant_of(later, earlier).map_err(git_at("walk"))
+    }
+
+    /// Whether a held release was built on the chain that ends in `head`, rather than on an earlier chain of the name.
+    pub fn is_built_on(&self, held: &Commit, head: &ReleaseId) -> Result<bool, ReleaseError> {
+        match &held.parent {
+            Some(parent) => self.is_ancestor(parent, head),
+            None => Ok(false),
+        }
     }
 
     /// Whether the repository has this release.

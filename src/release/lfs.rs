@@ -2,13 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::ReleaseError;
-use super::error::io_at;
+use super::error::{io_at, unreadable};
 use super::pointer::Pointer;
 use crate::sys::{durable, random};
 
@@ -18,13 +18,16 @@ const BUFFER: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct LfsStore {
     root: PathBuf,
+    /// Copies of releases, whose large files are links to objects.
+    cache: PathBuf,
 }
 
 impl LfsStore {
     /// The store inside the bare repository at `repository`.
-    pub(super) fn new(repository: &Path) -> Self {
+    pub(super) fn new(repository: &Path, cache: &Path) -> Self {
         Self {
             root: repository.join("lfs"),
+            cache: cache.to_path_buf(),
         }
     }
 
@@ -39,18 +42,25 @@ impl LfsStore {
         self.objects().join(a).join(b).join(oid)
     }
 
-    /// Whether an object is here with the right size.
+    /// Whether an object is here with the right size: cheap, and blind to bytes that changed in place.
     pub(super) fn has(&self, pointer: &Pointer) -> bool {
         fs::metadata(self.path(&pointer.oid)).is_ok_and(|m| m.is_file() && m.len() == pointer.size)
     }
 
-    /// Stores the file at `source`, durably, once. An object that is already here is not written again.
+    /// Whether an object is here and holds what its name says. One that cannot be read is as good as a wrong one.
+    pub(super) fn is_whole(&self, pointer: &Pointer) -> bool {
+        matches!(self.verify(pointer), Ok(Some(true)))
+    }
+
+    /// Stores the file at `source`, durably, once. An object that is already here and whole is not written again; a
+    /// damaged one is replaced.
     pub(super) fn put(&self, source: &Path) -> Result<Pointer, ReleaseError> {
-        let pointer = hash_file(source).map_err(io_at("read", source))?;
-        if self.has(&pointer) {
+        let pointer = hash_file(source).map_err(unreadable(source))?;
+        if self.is_whole(&pointer) {
             return Ok(pointer);
         }
         let target = self.path(&pointer.oid);
+        let damaged = fs::metadata(&target).ok();
         let fanout = target.parent().unwrap_or(&self.root);
         make_dirs(fanout)?;
         let tmp = self.root.join("tmp");
@@ -72,7 +82,52 @@ impl LfsStore {
             // The first error matters; a part file left behind is collected by gc.
             let _ignored = fs::remove_file(&part);
         }
-        result.map(|()| pointer)
+        result?;
+        if let Some(damaged) = damaged {
+            self.discard_copies(&damaged);
+        }
+        Ok(pointer)
+    }
+
+    /// Moves a damaged object out of the way, so that git-lfs, which looks at sizes alone, brings it again.
+    pub(super) fn set_aside(&self, pointer: &Pointer) -> Result<Option<Aside>, ReleaseError> {
+        let object = self.path(&pointer.oid);
+        let Ok(metadata) = fs::metadata(&object) else {
+            return Ok(None);
+        };
+        let tmp = self.root.join("tmp");
+        fs::create_dir_all(&tmp).map_err(io_at("create", &tmp))?;
+        let path = tmp.join(format!("reef-damaged-{}", random::hex_token()));
+        fs::rename(&object, &path).map_err(io_at("move an object from", &object))?;
+        Ok(Some(Aside {
+            pointer: pointer.clone(),
+            path,
+            metadata,
+        }))
+    }
+
+    /// Ends what [`Self::set_aside`] began: the damaged object goes with the copies made of it if a whole one has come,
+    /// and is put back if not, so that it stays a finding.
+    pub(super) fn settle(&self, aside: &Aside) -> Result<(), ReleaseError> {
+        if self.is_whole(&aside.pointer) {
+            fs::remove_file(&aside.path).map_err(io_at("remove", &aside.path))?;
+            self.discard_copies(&aside.metadata);
+            return Ok(());
+        }
+        let object = self.path(&aside.pointer.oid);
+        fs::rename(&aside.path, &object).map_err(io_at("move an object to", &object))
+    }
+
+    /// Removes the copies of releases that are linked to a damaged object; they are made again when they are needed.
+    fn discard_copies(&self, damaged: &fs::Metadata) {
+        let Ok(entries) = fs::read_dir(&self.cache) else { return };
+        for entry in entries.flatten() {
+            if holds(&entry.path(), damaged)
+                && let Err(error) = fs::remove_dir_all(entry.path())
+            {
+                tracing::warn!(%error, dir = %entry.path().display(), "a damaged copy of a release stays behind");
+            }
+        }
     }
 
     /// Whether the object here has the bytes its name promises; `None` when it is missing.
@@ -84,6 +139,26 @@ impl LfsStore {
             Err(error) => Err(io_at("read", &path)(error)),
         }
     }
+}
+
+/// A damaged object out of the way.
+pub(super) struct Aside {
+    pointer: Pointer,
+    path: PathBuf,
+    metadata: fs::Metadata,
+}
+
+/// Whether a directory holds a link to a file.
+fn holds(dir: &Path, file: &fs::Metadata) -> bool {
+    fs::read_dir(dir).into_iter().flatten().flatten().any(|entry| {
+        entry.metadata().is_ok_and(|found| {
+            if found.is_dir() {
+                holds(&entry.path(), file)
+            } else {
+                (found.dev(), found.ino()) == (file.dev(), file.ino())
+            }
+        })
+    })
 }
 
 /// Creates a directory and its missing parents, each made durable in its parent.
@@ -154,7 +229,7 @@ mod tests {
     #[test]
     fn an_object_is_stored_once_under_its_digest() {
         let dir = tempfile::tempdir().unwrap();
-        let store = LfsStore::new(dir.path());
+        let store = LfsStore::new(dir.path(), &dir.path().join("cache"));
         let source = dir.path().join("w.safetensors");
         fs::write(&source, b"weights").unwrap();
         let pointer = store.put(&source).unwrap();
@@ -168,7 +243,7 @@ mod tests {
     #[test]
     fn a_changed_object_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let store = LfsStore::new(dir.path());
+        let store = LfsStore::new(dir.path(), &dir.path().join("cache"));
         let source = dir.path().join("w");
         fs::write(&source, b"weights").unwrap();
         let pointer = store.put(&source).unwrap();
@@ -177,5 +252,26 @@ mod tests {
         assert_eq!(store.verify(&pointer).unwrap(), None);
         fs::write(&path, b"weightz").unwrap();
         assert_eq!(store.verify(&pointer).unwrap(), Some(false));
+    }
+
+    #[test]
+    fn a_damaged_object_of_the_right_size_is_replaced_with_the_copies_linked_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LfsStore::new(dir.path(), &dir.path().join("cache"));
+        let source = dir.path().join("w");
+        fs::write(&source, b"weights").unwrap();
+        let pointer = store.put(&source).unwrap();
+        let object = store.path(&pointer.oid);
+        fs::remove_file(&object).unwrap();
+        fs::write(&object, b"weightz").unwrap();
+        for name in ["sha256-aa/deep", "sha256-bb"] {
+            fs::create_dir_all(dir.path().join("cache").join(name)).unwrap();
+        }
+        fs::hard_link(&object, dir.path().join("cache/sha256-aa/deep/w")).unwrap();
+        assert!(store.has(&pointer) && !store.is_whole(&pointer));
+        store.put(&source).unwrap();
+        assert!(store.is_whole(&pointer));
+        assert!(!dir.path().join("cache/sha256-aa").exists());
+        assert!(dir.path().join("cache/sha256-bb").exists());
     }
 }

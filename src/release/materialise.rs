@@ -1,7 +1,7 @@
 //! A release as a directory: read-only in the cache for engines, or a copy for a person.
 
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -52,17 +52,35 @@ impl Repository {
     /// Writes a copy of a release, its manifest included, into `target`, which must not exist or be empty.
     pub fn export(&self, release: &ReleaseId, target: &Path) -> Result<Manifest, ReleaseError> {
         let manifest = self.manifest(release)?;
-        let occupied = fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some());
-        if occupied || target.is_file() {
-            return Err(ReleaseError::BadContent {
-                path: target.to_path_buf(),
-                problem: "it is not empty: give a new directory".to_owned(),
-            });
+        let bad = |problem: &str| ReleaseError::BadContent {
+            path: target.to_path_buf(),
+            problem: problem.to_owned(),
+        };
+        let exists = match fs::read_dir(target) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Err(bad("it is not empty: give a new directory"));
+                }
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                return Err(bad("it is not a directory: give a new one"));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(io_at("read", target)(error)),
+        };
+        if !exists && target.is_symlink() {
+            return Err(bad("it is a link to a directory that does not exist: make that first"));
         }
-        let parent = target
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        // What exists is filled, not replaced: it may be a mount point, or a link, and has permissions of its own.
+        let parent = if exists {
+            target
+        } else {
+            target
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."))
+        };
         fs::create_dir_all(parent).map_err(io_at("create", parent))?;
         let part = parent.join(format!(".reef-export-{}", random::hex_token()));
         let result = self.write_tree(release, &manifest, &part, Large::Copy).and_then(|()| {
@@ -72,7 +90,11 @@ impl Repository {
             })?;
             let path = part.join(MANIFEST_NAME);
             durable::write(&path, text.as_bytes()).map_err(io_at("write", &path))?;
-            fs::rename(&part, target).map_err(io_at("create", target))
+            if exists {
+                move_entries(&part, target)
+            } else {
+                fs::rename(&part, target).map_err(io_at("create", target))
+            }
         });
         if part.exists() {
             // The first error matters and names the place.
@@ -191,6 +213,27 @@ impl Repository {
     ) -> Result<git2::Tree<'g>, ReleaseError> {
         self.find_commit(git, release)?.tree().map_err(git_at("read a tree"))
     }
+}
+
+/// Moves everything in one directory into another, or nothing.
+fn move_entries(from: &Path, to: &Path) -> Result<(), ReleaseError> {
+    let mut moved = Vec::new();
+    let result = (|| {
+        for entry in fs::read_dir(from).map_err(io_at("read", from))? {
+            let entry = entry.map_err(io_at("read", from))?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            fs::rename(&source, &target).map_err(io_at("create", &target))?;
+            moved.push((source, target));
+        }
+        fs::remove_dir(from).map_err(io_at("remove", from))
+    })();
+    if result.is_err() {
+        for (source, target) in moved {
+            // The first error matters and names the place.
+            let _stays = fs::rename(target, source);
+        }
+    }
+    result
 }
 
 /// What git holds for a file: its bytes, verified, or the pointer to them.

@@ -16,6 +16,7 @@ mod lfs;
 mod lock;
 mod manifest;
 mod materialise;
+mod objects;
 mod pointer;
 mod remote;
 mod repository;
@@ -25,7 +26,7 @@ mod weights;
 
 pub use commit::{Draft, Staged};
 pub use diff::{ContentChange, FileChange};
-pub use error::ReleaseError;
+pub use error::{ReleaseError, Trouble};
 pub use gc::{GcPlan, GcPolicy};
 pub use heads::HeadStamp;
 pub use history::{Commit, Selector};
@@ -33,4 +34,4 @@ pub use manifest::{ArtifactKind, Component, Content, FileEntry, MANIFEST_NAME, M
 pub use remote::{Moved, Objects, Remote, Transfer};
 pub use repository::{LFS_THRESHOLD, Repository, RepositoryOptions};
 pub use tensors::TensorChange;
-pub use verify::{Damage, Verified};
+pub use verify::{Damage, Indexed, Scope, Verified};

@@ -4,25 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::error::git_at;
+use super::error::{Trouble, git_at};
 use super::git::without_credentials;
-use super::heads::{alias, branch, oid};
-use super::materialise::{Blob, blob};
+use super::heads::{BASE, alias, branch, oid};
+use super::lfs::LfsStore;
+use super::pointer::Pointer;
 use super::{ReleaseError, Repository};
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::sys::{failpoint, random};
 
-const BASE: &str = "refs/reef/base";
 const RELEASES: &str = "refs/reef/releases/";
+const REJECTED: &str = "refs/reef/rejected/";
 const SCENARIOS: &str = "refs/reef/scenarios/";
-/// Objects named on one command line.
-const OBJECTS_AT_ONCE: usize = 200;
 
 /// A git repository elsewhere.
 #[derive(Debug, Clone)]
 pub struct Remote {
     url: String,
     lfs_url: Option<String>,
+    /// A push offers the objects of new releases alone.
+    follows: bool,
 }
 
 /// What happened to one chain.
@@ -43,10 +44,14 @@ pub struct Transfer {
     pub moved: Vec<Moved>,
     /// Chains that were the same, or ahead of the source.
     pub unmoved: Vec<ScenarioName>,
-    /// Large objects that were offered to the other side, or asked for.
+    /// Large objects that were offered to the other side, or that came.
     pub objects: u64,
+    /// Releases that stay incomplete where they went: some of their large files are neither here nor there.
+    pub incomplete: BTreeSet<ReleaseId>,
     /// Releases kept for review that came or went along.
     pub held: u64,
+    /// Decisions against held releases that became known to the other side, or here.
+    pub rejected: u64,
 }
 
 /// Which large objects a pull brings.
@@ -60,7 +65,7 @@ pub enum Objects {
 
 impl Remote {
     /// The remote at a URL or path; `lfs_url` where its LFS server is not the one the URL implies.
-    pub fn new(url: &str, lfs_url: Option<String>) -> Self {
+    pub fn new(url: &str, lfs_url: Option<String>) -> Result<Self, ReleaseError> {
         let url = if !url.contains("://") && Path::new(url).exists() {
             // git-lfs finds the objects of a directory only by a URL.
             let absolute = std::fs::canonicalize(url).unwrap_or_else(|_| url.into());
@@ -68,7 +73,40 @@ impl Remote {
         } else {
             url.to_owned()
         };
-        Self { url, lfs_url }
+        for text in [Some(&url), lfs_url.as_ref()].into_iter().flatten() {
+            if let Some(problem) = url_fault(text) {
+                return Err(ReleaseError::BadRemote {
+                    url: without_credentials(text),
+                    problem,
+                });
+            }
+        }
+        Ok(Self {
+            url,
+            lfs_url,
+            follows: false,
+        })
+    }
+
+    /// One that gets every release as it is made: a push to it offers the large objects of releases it does not have, and
+    /// does not ask after those it was given before.
+    #[must_use]
+    pub fn that_follows(self) -> Self {
+        Self { follows: true, ..self }
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether the remote has an object, where that can be seen: it is a directory.
+    fn is_known_to_have(&self, pointer: &Pointer) -> bool {
+        let Some(path) = self.url.strip_prefix("file://").filter(|_| self.lfs_url.is_none()) else {
+            return false;
+        };
+        [Path::new(path).to_path_buf(), Path::new(path).join(".git")]
+            .into_iter()
+            .any(|dir| LfsStore::new(&dir, Path::new("")).has(pointer))
     }
 
     /// The URL as it may be shown.
@@ -76,7 +114,7 @@ impl Remote {
         without_credentials(&self.url)
     }
 
-    fn lfs_settings(&self) -> Vec<String> {
+    pub(super) fn lfs_settings(&self) -> Vec<String> {
         let mut settings = vec![
             "-c".to_owned(),
             "lfs.locksverify=false".to_owned(),
@@ -142,22 +180,67 @@ impl Repository {
                 transfer.held += 1;
             }
         }
+        for release in self.rejected()? {
+            let name = format!("{REJECTED}{release}");
+            // Where the release itself never went there is nothing to refuse.
+            if there.contains_key(&format!("{RELEASES}{release}"))
+                && !there.contains_key(&name)
+                && let Some(of) = self.describe(&release)?.scenario
+                && scenarios.iter().any(|(scenario, _)| *scenario == of)
+            {
+                specs.push(format!("{release}:{name}"));
+                transfer.rejected += 1;
+            }
+        }
         if let Some(base) = self.base()?
             && !there.contains_key(BASE)
         {
             specs.push(format!("{base}:{BASE}"));
             tips.push(base);
         }
+        if specs.is_empty() && remote.follows {
+            return Ok(transfer);
+        }
+        let known: Vec<ReleaseId> = if remote.follows {
+            there.into_values().collect()
+        } else {
+            // Objects may be missing there though the refs agree: their loss, or a push that could not send them.
+            tips = scenarios.iter().map(|(_, head)| head.clone()).collect();
+            tips.extend(held.iter().cloned());
+            tips.extend(self.base()?);
+            Vec::new()
+        };
+        let stock = self.stock(&self.releases_between(&tips, &known)?)?;
+        transfer.objects = stock.whole.len() as u64;
+        self.push_objects(remote, &stock.whole)?;
+        // Damage is never sent; what is whole is safe there by now.
+        if let Some((pointer, release, path)) = stock.damaged.values().next() {
+            return Err(ReleaseError::Damaged {
+                release: release.to_string(),
+                problem: format!(
+                    "object {} of {path} does not hold what its name says, and is not sent: `reef release pull \
+                     --objects all` brings it from a remote that has it, and so does an import of the file",
+                    pointer.oid
+                ),
+            });
+        }
+        let absent = |oid: &String| {
+            let pointer = stock.absent.get(oid);
+            pointer.is_some_and(|pointer| !remote.is_known_to_have(pointer))
+        };
+        transfer.incomplete = stock
+            .lacking
+            .iter()
+            .filter(|(_, objects)| objects.iter().any(absent))
+            .map(|(release, _)| release.clone())
+            .collect();
         if specs.is_empty() {
             return Ok(transfer);
         }
-        let known: Vec<ReleaseId> = there.into_values().collect();
-        let objects = self.objects_between(&tips, &known)?;
-        transfer.objects = objects.len() as u64;
-        self.push_objects(remote, &objects)?;
         self.hit("release::push_after_objects")?;
         let mut args = vec!["push".to_owned(), "--atomic".to_owned(), "--no-verify".to_owned()];
         args.extend(leases);
+        args.push("--".to_owned());
         args.push(remote.url.clone());
         args.extend(specs);
         self.program()
@@ -188,15 +271,6 @@ impl Repository {
             }
         }
         result
-    }
-
-    /// Brings the large objects of one release from a remote.
-    pub fn fetch_objects(&self, remote: &Remote, releases: &[ReleaseId]) -> Result<(), ReleaseError> {
-        let mut args = remote.lfs_settings();
-        args.extend(["lfs".to_owned(), "fetch".to_owned(), remote.url.clone()]);
-        args.extend(releases.iter().map(ToString::to_string));
-        self.program().run(&args)?;
-        Ok(())
     }
 
     fn pull_into(
@@ -233,13 +307,26 @@ impl Repository {
         if there.contains_key(BASE) {
             specs.push(format!("{BASE}:{incoming}/base"));
         }
+        let refused: BTreeSet<&ReleaseId> = held
+            .iter()
+            .copied()
+            .filter(|id| there.contains_key(&format!("{REJECTED}{id}")))
+            .collect();
+        let ends: BTreeMap<ScenarioName, ReleaseId> = chains.iter().cloned().collect();
         let mut transfer = Transfer::default();
         if specs.is_empty() {
             return Ok((transfer, Vec::new()));
         }
-        let mut args = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--atomic"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut args = [
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--atomic",
+            "--",
+        ]
+        .map(str::to_owned)
+        .to_vec();
         args.push(remote.url.clone());
         args.extend(specs);
         self.program().run(&args)?;
@@ -255,7 +342,13 @@ impl Repository {
                 );
             }
             match &ours {
-                Some(ours) if self.is_ancestor(&theirs, ours)? => transfer.unmoved.push(name),
+                Some(ours) if self.is_ancestor(&theirs, ours)? => {
+                    if *ours == theirs {
+                        // A head that is here may have lost large files, or have damaged ones.
+                        wanted.push(theirs);
+                    }
+                    transfer.unmoved.push(name);
+                }
                 Some(ours) if !self.is_ancestor(ours, &theirs)? => return Err(diverged(&name, remote, &theirs)),
                 _ => {
                     // A chain that is not made of releases is refused before anything moves.
@@ -265,28 +358,20 @@ impl Repository {
                 }
             }
         }
-        let held = self.held_of(&held, only)?;
-        wanted.extend(held.iter().cloned());
-        let absent: Vec<ReleaseId> = wanted
-            .iter()
-            .filter_map(|id| match self.missing_object(id) {
-                Ok(None) => None,
-                Ok(Some(_)) => Some(Ok(id.clone())),
-                Err(error) => Some(Err(error)),
-            })
-            .collect::<Result<_, _>>()?;
-        for some in absent.chunks(OBJECTS_AT_ONCE) {
-            self.fetch_objects(remote, some)?;
+        let held = self.held_of(&held, &ends)?;
+        // What was refused comes as evidence, without its large files.
+        let waiting = held.iter().filter(|id| !refused.contains(id));
+        let waiting_count = waiting.clone().count() as u64;
+        wanted.extend(waiting.cloned());
+        let brought = self.bring(remote, &wanted)?;
+        transfer.objects = brought.objects;
+        if let Some((_, _, theirs)) = moves.iter().find(|(_, _, theirs)| brought.incomplete.contains(theirs)) {
+            return Err(self.not_brought(remote, theirs, brought.trouble)?);
         }
-        transfer.objects = absent.len() as u64;
-        for (_, _, theirs) in &moves {
-            if let Some(entry) = self.missing_object(theirs)? {
-                return Err(ReleaseError::NotRestorable {
-                    release: theirs.clone(),
-                    reason: format!("{} does not have the object of {}", remote.shown(), entry.path),
-                });
-            }
+        if let Some(error) = brought.trouble.filter(|error| error.trouble() != Some(Trouble::Other)) {
+            return Err(error);
         }
+        transfer.incomplete = brought.incomplete;
         self.hit("release::pull_before_refs")?;
         if let Some(base) = there.get(BASE) {
             self.set_base(base)?;
@@ -299,21 +384,38 @@ impl Repository {
                 to: theirs,
             });
         }
+        // Before a release can be taken for one that waits.
+        for release in refused {
+            let is_of = self
+                .describe(release)?
+                .scenario
+                .is_some_and(|of| ends.contains_key(&of));
+            if is_of && !self.is_rejected(release)? {
+                self.mark_rejected(release)?;
+                transfer.rejected += 1;
+            }
+        }
         for release in &held {
             self.keep(release)?;
         }
-        transfer.held = held.len() as u64;
+        transfer.held = waiting_count;
         Ok((transfer, held))
     }
 
-    /// Held releases of the wanted scenarios that are not kept here yet.
-    fn held_of(&self, held: &[&ReleaseId], only: &[ScenarioName]) -> Result<Vec<ReleaseId>, ReleaseError> {
+    /// Held releases built on the wanted chains that are not kept here yet.
+    fn held_of(
+        &self,
+        held: &[&ReleaseId],
+        ends: &BTreeMap<ScenarioName, ReleaseId>,
+    ) -> Result<Vec<ReleaseId>, ReleaseError> {
         let kept: BTreeSet<ReleaseId> = self.kept()?.into_iter().collect();
         let mut found = Vec::new();
         for id in held {
-            let scenario = self.describe(id)?.scenario;
-            let wanted = scenario.is_some_and(|name| only.is_empty() || only.contains(&name));
-            if wanted && !kept.contains(*id) {
+            let commit = self.describe(id)?;
+            let Some(head) = commit.scenario.as_ref().and_then(|name| ends.get(name)) else {
+                continue;
+            };
+            if !kept.contains(*id) && self.is_built_on(&commit, head)? {
                 found.push((*id).clone());
             }
         }
@@ -324,7 +426,7 @@ impl Repository {
     fn remote_refs(&self, remote: &Remote) -> Result<BTreeMap<String, ReleaseId>, ReleaseError> {
         let listed = self
             .program()
-            .run(&["ls-remote", "--quiet", &remote.url, "refs/reef/*", "refs/heads/*"])?;
+            .run(&["ls-remote", "--quiet", "--", &remote.url, "refs/reef/*", "refs/heads/*"])?;
         Ok(listed
             .lines()
             .filter_map(|line| {
@@ -335,8 +437,8 @@ impl Repository {
             .collect())
     }
 
-    /// The large objects, present here, of every release that `tips` reach and `known` do not.
-    fn objects_between(&self, tips: &[ReleaseId], known: &[ReleaseId]) -> Result<BTreeSet<String>, ReleaseError> {
+    /// Every release that `tips` reach and `known` do not.
+    fn releases_between(&self, tips: &[ReleaseId], known: &[ReleaseId]) -> Result<Vec<ReleaseId>, ReleaseError> {
         let git = self.git()?;
         let mut walk = git.revwalk().map_err(git_at("walk"))?;
         for tip in tips {
@@ -348,31 +450,8 @@ impl Repository {
                 walk.hide(id).map_err(git_at("walk"))?;
             }
         }
-        let mut objects = BTreeSet::new();
-        for step in walk {
-            let release = super::commit::release_id(step.map_err(git_at("walk"))?)?;
-            let tree = self.tree(&git, &release)?;
-            for entry in &self.manifest(&release)?.content.files {
-                if let Blob::Large(pointer) = blob(&tree, &git, &release, entry)?
-                    && self.lfs.has(&pointer)
-                {
-                    objects.insert(pointer.oid);
-                }
-            }
-        }
-        Ok(objects)
-    }
-
-    fn push_objects(&self, remote: &Remote, objects: &BTreeSet<String>) -> Result<(), ReleaseError> {
-        let objects: Vec<&String> = objects.iter().collect();
-        for some in objects.chunks(OBJECTS_AT_ONCE) {
-            let mut args = remote.lfs_settings();
-            args.extend(["lfs", "push", "--object-id"].map(str::to_owned));
-            args.push(remote.url.clone());
-            args.extend(some.iter().map(|oid| (*oid).clone()));
-            self.program().run(&args)?;
-        }
-        Ok(())
+        walk.map(|step| super::commit::release_id(step.map_err(git_at("walk"))?))
+            .collect()
     }
 
     /// A lost lease is a conflict, not a failure of git.
@@ -409,4 +488,20 @@ fn diverged(scenario: &ScenarioName, remote: &Remote, found: &ReleaseId) -> Rele
         remote: remote.shown(),
         found: found.clone(),
     }
+}
+
+/// Why a text may not name a remote. git and git-lfs take words that begin with a hyphen for options, some of which run
+/// programs; a host name that does is one for ssh.
+fn url_fault(text: &str) -> Option<&'static str> {
+    if text.trim().is_empty() {
+        return Some("it is empty");
+    }
+    if text.chars().any(char::is_control) {
+        return Some("it holds a control character");
+    }
+    let host = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    (text.starts_with('-') || host.starts_with('-'))
+        .then_some("it begins with a hyphen and would be read as an option; write a directory of that name as ./NAME")
 }

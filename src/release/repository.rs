@@ -92,7 +92,7 @@ impl Repository {
             create(&path)?;
         }
         let repository = Self {
-            lfs: LfsStore::new(&path),
+            lfs: LfsStore::new(&path, &cache),
             path,
             cache,
             options,

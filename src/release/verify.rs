@@ -1,22 +1,32 @@
 //! Re-hashing everything: commits against manifests, manifests against trees, bytes against digests.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::thread;
+use std::time::Duration;
 
-use git2::{ObjectType, Oid};
+use git2::{ErrorCode, ObjectType, Oid};
 use sha2::{Digest, Sha256};
 
-use super::error::git_at;
+use super::error::{git_at, io_at};
+use super::heads::{BASE, branch, oid};
 use super::history::{manifest_of, read};
 use super::pointer::Pointer;
 use super::{MANIFEST_NAME, Manifest, ReleaseError, Repository, attributes};
-use crate::domain::{Operation, ReleaseId};
+use crate::domain::{Operation, ReleaseId, ScenarioName};
+
+/// Refs of a pull under way.
+const INCOMING: &str = "refs/reef/incoming";
+/// A scenario's first release follows its name sooner than this.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// Something that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The first release it was met in.
-    pub release: String,
-    /// The file, where it is one.
+    /// The first release it was met in; none for a ref that names no release.
+    pub release: Option<String>,
+    /// The file or the ref, where it is one.
     pub path: Option<String>,
     /// What is wrong.
     pub problem: String,
@@ -37,10 +47,33 @@ pub struct Verified {
     pub damage: Vec<Damage>,
 }
 
+/// What the index says there is. It must have been read before the repository is: what is released meanwhile is in the
+/// repository first.
+#[derive(Debug, Clone, Default)]
+pub struct Indexed {
+    /// Where the chains of scenarios in use end.
+    pub heads: Vec<(ScenarioName, ReleaseId)>,
+    /// Every release.
+    pub releases: Vec<ReleaseId>,
+    /// Releases whose large files retention took.
+    pub pruned: HashSet<ReleaseId>,
+}
+
+/// Which releases a verification looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All that any ref reaches.
+    Everything,
+    /// The chain that ends in this release.
+    Chain(ReleaseId),
+    /// These.
+    Releases(Vec<ReleaseId>),
+}
+
 struct Check<'a> {
     repository: &'a Repository,
     git: &'a git2::Repository,
-    pruned: &'a HashSet<ReleaseId>,
+    indexed: &'a Indexed,
     /// What a blob turned out to be; equal files of many releases are hashed once.
     blobs: HashMap<Oid, Found>,
     objects: HashMap<String, Option<bool>>,
@@ -55,26 +88,32 @@ struct Found {
 }
 
 impl Repository {
-    /// Verifies releases, or all that any ref reaches. `pruned` are those whose large files retention took.
-    /// `progress` is told how many of how many releases are done.
+    /// Verifies the releases of `scope`; of everything, the refs too, all releases that any of them reaches, and that
+    /// everything indexed is among those. `progress` is told how many of how many releases are done.
     pub fn verify(
         &self,
-        only: Option<&[ReleaseId]>,
-        pruned: &HashSet<ReleaseId>,
+        scope: &Scope,
+        indexed: &Indexed,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Verified, ReleaseError> {
         let git = self.git()?;
         let mut check = Check {
             repository: self,
             git: &git,
-            pruned,
+            indexed,
             blobs: HashMap::new(),
             objects: HashMap::new(),
             found: Verified::default(),
         };
-        let releases = match only {
-            Some(releases) => releases.to_vec(),
-            None => check.reachable()?,
+        let releases = match scope {
+            Scope::Releases(releases) => releases.clone(),
+            Scope::Chain(head) => check.chain(head)?,
+            Scope::Everything => {
+                let reachable = check.reachable()?;
+                check.base(&reachable);
+                check.index(&reachable)?;
+                reachable
+            }
         };
         let total = releases.len() as u64;
         for (n, release) in releases.iter().enumerate() {
@@ -89,8 +128,16 @@ impl Repository {
 impl Check<'_> {
     fn damaged(&mut self, release: &impl ToString, path: Option<&str>, problem: impl Into<String>) {
         self.found.damage.push(Damage {
-            release: release.to_string(),
+            release: Some(release.to_string()),
             path: path.map(str::to_owned),
+            problem: problem.into(),
+        });
+    }
+
+    fn damaged_ref(&mut self, name: &str, problem: impl Into<String>) {
+        self.found.damage.push(Damage {
+            release: None,
+            path: Some(name.to_owned()),
             problem: problem.into(),
         });
     }
@@ -98,6 +145,7 @@ impl Check<'_> {
     /// Every release any ref reaches, by walking parents by hand: a missing commit is a finding, not the end.
     fn reachable(&mut self) -> Result<Vec<ReleaseId>, ReleaseError> {
         let mut queue = Vec::new();
+        self.loose_refs("refs")?;
         for pattern in ["refs/heads/*", "refs/reef/*"] {
             for reference in self.git.references_glob(pattern).map_err(git_at("list refs"))? {
                 let reference = reference.map_err(git_at("list refs"))?;
@@ -124,6 +172,124 @@ impl Check<'_> {
                     );
                 }
                 Err(_) => self.damaged(&oid, None, format!("{from} is missing or unreadable")),
+            }
+        }
+        Ok(releases)
+    }
+
+    /// Refs that cannot be read, or that name nothing. libgit2 leaves them out of its lists, so their files are looked for.
+    fn loose_refs(&mut self, name: &str) -> Result<(), ReleaseError> {
+        let dir = self.repository.path().join(name);
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            // Directories of refs come and go with them.
+            Err(error) if error.kind() == ErrorKind::NotFound && name != "refs" => return Ok(()),
+            Err(error) => {
+                self.damaged_ref(name, format!("it cannot be read ({error})"));
+                return Ok(());
+            }
+        };
+        for entry in entries {
+            let entry = entry.map_err(io_at("read", &dir))?;
+            let file = entry.file_name();
+            let Some(file) = file.to_str().filter(|file| !file.ends_with(".lock")) else {
+                continue;
+            };
+            let name = format!("{name}/{file}");
+            if entry.path().is_dir() {
+                if !name.starts_with(INCOMING) {
+                    self.loose_refs(&name)?;
+                }
+            } else if let Some(problem) = self.ref_fault(&name) {
+                self.damaged_ref(&name, problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a ref, looked at twice: a name is given to a chain just before its first release, and a ref may
+    /// be gone the moment after it was listed.
+    fn ref_fault(&self, name: &str) -> Option<String> {
+        let fault = || match self.git.find_reference(name) {
+            Ok(reference) => match reference.symbolic_target() {
+                Ok(Some(target)) if self.git.refname_to_id(target).is_err() => Some(format!(
+                    "it is a name of {target}, which does not exist or cannot be read"
+                )),
+                _ => None,
+            },
+            Err(error) if error.code() == ErrorCode::NotFound => None,
+            // A ref in an unknown state is damage, not the end of the verification.
+            Err(error) => Some(error.message().to_owned()),
+        };
+        fault()?;
+        thread::sleep(SECOND_LOOK);
+        fault()
+    }
+
+    /// The base has a ref of its own, or scenarios to come begin with another one.
+    fn base(&mut self, reachable: &[ReleaseId]) {
+        if self.repository.base().ok().flatten().is_some() {
+            return;
+        }
+        for release in reachable {
+            let base = self
+                .repository
+                .describe(release)
+                .ok()
+                .filter(|said| said.scenario.is_none());
+            if let Some(base) = base {
+                self.damaged(&base.release_id, Some(BASE), "it is the base, and no ref says so");
+            }
+        }
+    }
+
+    /// What the index knows and no ref reaches.
+    fn index(&mut self, reachable: &[ReleaseId]) -> Result<(), ReleaseError> {
+        let indexed = self.indexed;
+        for (scenario, end) in &indexed.heads {
+            let name = branch(scenario);
+            match self.repository.head(scenario) {
+                Ok(None) => self.damaged(
+                    end,
+                    Some(&name),
+                    format!("it is the head of {scenario}, and no ref says so"),
+                ),
+                Ok(Some(head)) if !self.repository.is_ancestor(end, &head)? => {
+                    self.damaged(
+                        end,
+                        Some(&name),
+                        format!("it was the head of {scenario}; the ref is now at {head}, before it or beside it"),
+                    );
+                }
+                // A ref that cannot be read was named with the refs.
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+        let reachable: HashSet<&ReleaseId> = reachable.iter().collect();
+        for release in indexed.releases.iter().filter(|release| !reachable.contains(release)) {
+            let problem = if self.repository.has(release)? {
+                "it is indexed, and no ref reaches it: git may collect it"
+            } else {
+                "it is indexed, and git no longer has it"
+            };
+            self.damaged(release, None, problem);
+        }
+        Ok(())
+    }
+
+    /// A chain from its end to its creation, by walking parents by hand as well.
+    fn chain(&mut self, head: &ReleaseId) -> Result<Vec<ReleaseId>, ReleaseError> {
+        let mut releases = Vec::new();
+        let mut next = Some((oid(head)?, "the chain ends in it, and it".to_owned()));
+        while let Some((at, from)) = next.take() {
+            let Ok(commit) = self.git.find_commit(at) else {
+                self.damaged(&at, None, format!("{from} is missing or unreadable"));
+                break;
+            };
+            releases.push(super::commit::release_id(at)?);
+            let starts = read(&commit).is_ok_and(|said| said.operation == Operation::Creation);
+            if !starts && let Ok(parent) = commit.parent_id(0) {
+                next = Some((parent, format!("it comes before {at}, and")));
             }
         }
         Ok(releases)
@@ -204,7 +370,7 @@ impl Check<'_> {
                             Some(&file.path),
                             format!("object {} does not hold what its name says", pointer.oid),
                         ),
-                        None if self.pruned.contains(release) => gone = true,
+                        None if self.indexed.pruned.contains(release) => gone = true,
                         None => {
                             self.damaged(release, Some(&file.path), format!("object {} is missing", pointer.oid));
                         }
@@ -214,10 +380,13 @@ impl Check<'_> {
             }
         }
         self.found.pruned += u64::from(gone);
-        for path in entries.into_keys() {
-            if path != MANIFEST_NAME && path != attributes::NAME {
-                self.damaged(release, Some(&path), "it is in the tree and not in the manifest");
-            }
+        match entries.remove(attributes::NAME) {
+            Some(oid) if self.blob(oid).is_some() => {}
+            Some(_) => self.damaged(release, Some(attributes::NAME), "git cannot read it"),
+            None => self.damaged(release, Some(attributes::NAME), "it is not in the tree"),
+        }
+        for path in entries.into_keys().filter(|path| path != MANIFEST_NAME) {
+            self.damaged(release, Some(&path), "it is in the tree and not in the manifest");
         }
     }
 

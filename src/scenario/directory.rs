@@ -308,7 +308,7 @@ impl Directory {
 
     /// A scenario of the store that this process has not used yet. One without a chain, left by a creation that was cut
     /// short, gets it.
-    async fn look_up(&self, name: &ScenarioName) -> Result<Option<Arc<ScenarioHandle>>, DirectoryError> {
+    pub(super) async fn look_up(&self, name: &ScenarioName) -> Result<Option<Arc<ScenarioHandle>>, DirectoryError> {
         if self.publisher.sync(name).await?.is_none() {
             let wanted = name.clone();
             if self
@@ -390,7 +390,7 @@ impl Directory {
         &self.known[shard_of(name)]
     }
 
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, DirectoryError> {

@@ -3,6 +3,7 @@
 //! memory. Fails with a typed error; every window between two durable states is repaired at the next start.
 
 mod catalog;
+mod decisions;
 mod directory;
 mod drive;
 mod live;
@@ -30,5 +31,5 @@ pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
 pub use seed::{Seed, harness_component};
 pub use supervisor::{LastStep, LoopBoard, LoopCounters, LoopState, Supervisor, supports};
-pub use upkeep::Collected;
+pub use upkeep::{Collected, is_lost};
 pub use watch::{Activate, ServeAsIs};

@@ -13,7 +13,7 @@ use super::publication::{self, Bytes, Plan, frozen, perform, provenance, publish
 use super::publish_error::PublishError;
 use super::seed::{Seed, harness_component};
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{BatchUse, Experience, ReleaseRow, ReleaseState, StoreError};
+use crate::experience::{BatchUse, Experience, StoreError};
 use crate::release::{Component, Draft, Provenance, ReleaseError, Remote, Repository, RepositoryOptions, Source};
 use crate::sys::{clock, failpoint, random};
 
@@ -191,6 +191,11 @@ impl Publisher {
                 .await?;
             return self.existing(head, false).await;
         }
+        // A new chain in the place of a lost one would hide the loss, and git would collect what is left of the old one.
+        match self.why_absent(scenario).await {
+            PublishError::UnknownScenario { .. } => {}
+            error => return Err(error),
+        }
         let seed = match &from {
             Some(_) => None,
             None => self.inner.seed.get().cloned(),
@@ -284,79 +289,21 @@ impl Publisher {
         .await
     }
 
-    /// Serves an older release of the scenario again, as a new release. The current one is a no-op.
-    pub async fn rollback(
-        &self,
-        scenario: &ScenarioName,
-        target: &ReleaseId,
-        expect: Option<&ReleaseId>,
-        note: Option<String>,
-    ) -> Result<Published, PublishError> {
-        let (head, row) = self.decidable(scenario, target).await?;
-        expected(scenario, expect, &head)?;
-        if head == *target {
-            return self.existing(head, false).await;
-        }
-        match row.state {
-            ReleaseState::Released => {}
-            ReleaseState::Held | ReleaseState::Promoted | ReleaseState::Rejected => {
-                return Err(PublishError::NeverServed {
-                    release: target.clone(),
-                    state: row.state.as_str(),
-                });
-            }
-        }
-        self.republish(scenario, head, target, Operation::Rollback, note).await
-    }
-
-    /// Serves a held release, as a new release. `expect` refuses when another head is served than the one judged.
-    pub async fn promote(
-        &self,
-        scenario: &ScenarioName,
-        target: &ReleaseId,
-        expect: Option<&ReleaseId>,
-        note: Option<String>,
-    ) -> Result<Published, PublishError> {
-        let (head, row) = self.decidable(scenario, target).await?;
-        if row.state != ReleaseState::Held {
-            return Err(PublishError::NotHeld {
-                release: target.clone(),
-                state: row.state.as_str(),
-            });
-        }
-        expected(scenario, expect, &head)?;
-        self.republish(scenario, head, target, Operation::Promote, note).await
-    }
-
-    /// Refuses a held release. Its content and evidence stay.
-    pub async fn reject(
-        &self,
-        scenario: &ScenarioName,
-        target: &ReleaseId,
-        note: Option<String>,
-    ) -> Result<(), PublishError> {
-        let (_, row) = self.decidable(scenario, target).await?;
-        let decided = row.state == ReleaseState::Held
-            && self
-                .inner
-                .experience
-                .decide_held(scenario.clone(), target.clone(), ReleaseState::Rejected, note)
-                .await?;
-        if decided {
-            return Ok(());
-        }
-        Err(PublishError::NotHeld {
-            release: target.clone(),
-            state: row.state.as_str(),
-        })
-    }
-
     /// Puts a scenario away and frees its name. The chain stays under `refs/reef/archived/`.
     pub async fn archive(&self, scenario: &ScenarioName) -> Result<(), PublishError> {
-        self.sync(scenario).await?;
+        let head = self.sync(scenario).await?;
         let name = scenario.clone();
-        self.blocking(move |repository| repository.archive(&name, clock::now_us()))
+        let known = self
+            .reading({
+                let name = name.clone();
+                move |experience| Ok(experience.scenario(&name)?.is_some())
+            })
             .await?;
+        // Where the chain is lost there is only the name to free.
+        if head.is_some() || !known {
+            self.blocking(move |repository| repository.archive(&name, clock::now_us()))
+                .await?;
+        }
         match self.inner.experience.scenario_archive(scenario.clone()).await {
             // A service on the same files noticed that the chain was put away and recorded it first.
             Ok(()) | Err(StoreError::UnknownScenario { .. }) => Ok(()),
@@ -377,24 +324,7 @@ impl Publisher {
         Ok(frozen(&self.inner.repository.describe(release)?))
     }
 
-    async fn decidable(
-        &self,
-        scenario: &ScenarioName,
-        target: &ReleaseId,
-    ) -> Result<(ReleaseId, ReleaseRow), PublishError> {
-        let head = self
-            .sync(scenario)
-            .await?
-            .ok_or_else(|| PublishError::UnknownScenario { name: scenario.clone() })?;
-        let (name, id) = (scenario.clone(), target.clone());
-        let row = self.reading(move |experience| experience.release(&name, &id)).await?;
-        let row = row.ok_or_else(|| ReleaseError::NotFound {
-            what: format!("release {target} of scenario {scenario}"),
-        })?;
-        Ok((head, row))
-    }
-
-    async fn republish(
+    pub(super) async fn republish(
         &self,
         scenario: &ScenarioName,
         head: ReleaseId,
@@ -487,7 +417,7 @@ impl Publisher {
         Ok(published(&row, Some(step)))
     }
 
-    async fn existing(&self, release: ReleaseId, held: bool) -> Result<Published, PublishError> {
+    pub(super) async fn existing(&self, release: ReleaseId, held: bool) -> Result<Published, PublishError> {
         let row = self
             .blocking(move |repository| Ok(release_row(&repository.describe(&release)?, held, true)))
             .await?;
@@ -550,17 +480,4 @@ fn hit(name: &'static str) -> Result<(), PublishError> {
         }
         .into()
     })
-}
-
-/// Refuses where a decision was made on another head than the one now served.
-fn expected(scenario: &ScenarioName, expect: Option<&ReleaseId>, head: &ReleaseId) -> Result<(), PublishError> {
-    match expect {
-        Some(expect) if expect != head => Err(ReleaseError::Conflict {
-            scenario: scenario.clone(),
-            expected: Some(expect.clone()),
-            actual: Some(head.clone()),
-        }
-        .into()),
-        _ => Ok(()),
-    }
 }

@@ -19,6 +19,16 @@ pub enum PublishError {
         /// Its name.
         name: ScenarioName,
     },
+    /// The store knows the chain of a scenario, and the repository does not have it any more.
+    #[error(
+        "the chain of scenario {name}, which ended in release {head}, is gone from the artifact repository; nothing new was begun in its place"
+    )]
+    ChainGone {
+        /// Its name.
+        name: ScenarioName,
+        /// Where it ended, by the store.
+        head: ReleaseId,
+    },
     /// Only held releases can be promoted or rejected.
     #[error("release {release} is {state}, not held: only a held release can be promoted or rejected")]
     NotHeld {

@@ -7,7 +7,7 @@ use super::publication::release_row;
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{OpenIntent, ReleaseRow, Settlement, StoreError};
+use crate::experience::{OpenIntent, ReleaseRow, ReleasesWhere, Settlement, StoreError};
 use crate::release::{Commit, Manifest, ReleaseError, Repository};
 
 impl Publisher {
@@ -31,8 +31,7 @@ impl Publisher {
             return Ok(head);
         }
         let Some(head) = head else {
-            self.without_head(scenario, indexed, left_behind).await?;
-            return Ok(None);
+            return self.without_head(scenario, indexed, left_behind).await;
         };
         if !known {
             // A chain pulled from elsewhere, whose scenario this store has not seen.
@@ -87,10 +86,14 @@ impl Publisher {
                 .await?;
             }
         }
+        if !known {
+            // The store is new, and the repository has more than chains.
+            Box::pin(self.adopt_held()).await?;
+        }
         Ok(Some(head))
     }
 
-    /// [`Self::sync`] for every scenario where repository and store differ; called once at start.
+    /// [`Self::sync`] for every scenario where repository and store differ, and [`Self::adopt_held`]; called once at start.
     pub async fn recover(&self) -> Result<(), PublishError> {
         let heads = self.blocking(Repository::scenarios).await?;
         let (ends, open) = self
@@ -110,24 +113,55 @@ impl Publisher {
         for name in behind {
             self.sync(&name).await?;
         }
-        Ok(())
+        self.adopt_held().await
     }
 
-    /// Indexes held releases that came from elsewhere.
+    /// Indexes held releases that came from elsewhere, or that a store was lost with, and records refusals that the
+    /// repository knows of.
     pub async fn adopt_held(&self) -> Result<(), PublishError> {
-        let kept = self
-            .blocking(|repository| {
-                repository
-                    .kept()?
-                    .into_iter()
-                    .map(|id| evidence(repository, repository.describe(&id)?))
-                    .collect::<Result<Vec<_>, ReleaseError>>()
+        let (kept, refused) = self
+            .blocking(|repository| Ok((repository.kept()?, repository.rejected()?)))
+            .await?;
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let refused: HashSet<ReleaseId> = refused.into_iter().collect();
+        let (open, indexed, decided) = self
+            .reading(|experience| {
+                // In this order: a publication that is settled in between is indexed then.
+                let open = experience.open_intents(None)?;
+                let indexed = experience.releases_where(ReleasesWhere::WasHeld)?;
+                Ok((open, indexed, experience.releases_where(ReleasesWhere::Decided)?))
             })
             .await?;
-        for news in kept {
-            let Some(scenario) = news.commit.scenario.clone() else {
-                continue;
-            };
+        let open: HashSet<String> = open.into_iter().map(|intent| intent.intent_id).collect();
+        let indexed: HashSet<ReleaseId> = indexed.into_iter().collect();
+        let decided: HashSet<ReleaseId> = decided.into_iter().collect();
+        let unseen: Vec<ReleaseId> = kept
+            .into_iter()
+            .filter(|id| !indexed.contains(id) || (refused.contains(id) && !decided.contains(id)))
+            .collect();
+        let news = self
+            .blocking(move |repository| {
+                let mut found = Vec::new();
+                for id in unseen {
+                    let commit = repository.describe(&id)?;
+                    let Some(scenario) = commit.scenario.clone() else {
+                        continue;
+                    };
+                    let Some(head) = repository.head(&scenario)? else {
+                        continue;
+                    };
+                    // The name may have had another chain before, which is archived with what was held of it.
+                    let begun = commit.intent.as_ref().is_some_and(|intent| open.contains(intent));
+                    if !begun && repository.is_built_on(&commit, &head)? {
+                        found.push((scenario, evidence(repository, commit)?));
+                    }
+                }
+                Ok(found)
+            })
+            .await?;
+        for (scenario, news) in news {
             let (name, id) = (scenario.clone(), news.commit.release_id.clone());
             let (active, known) = self
                 .reading(move |experience| {
@@ -137,10 +171,16 @@ impl Publisher {
                     ))
                 })
                 .await?;
-            if active && !known {
-                let release = news.commit.release_id.clone();
+            if !active {
+                continue;
+            }
+            let release = news.commit.release_id.clone();
+            if !known {
                 self.adopt(&scenario, vec![news]).await?;
                 self.notice_promoted(&scenario, &release).await?;
+            }
+            if refused.contains(&release) {
+                self.note_rejected(&scenario, &release, None).await?;
             }
         }
         Ok(())
@@ -208,21 +248,37 @@ impl Publisher {
         }
     }
 
-    /// The chain is gone: either it never began, or it was archived and the store does not know it yet.
+    /// The chain is gone: it never began, or it was archived and the store does not know it yet, or its refs were lost.
+    /// Lost refs are put back while the release they named is still here; gives the head then.
     async fn without_head(
         &self,
         scenario: &ScenarioName,
         indexed: Option<ReleaseId>,
         left_behind: Vec<OpenIntent>,
-    ) -> Result<(), PublishError> {
+    ) -> Result<Option<ReleaseId>, PublishError> {
+        let mut restored = false;
+        if let Some(head) = indexed.clone() {
+            let name = scenario.clone();
+            restored = self
+                .blocking(move |repository| match repository.restore_chain(&name, &head) {
+                    // Somebody else put them back.
+                    Err(ReleaseError::Conflict { .. }) => Ok(true),
+                    other => other,
+                })
+                .await?;
+        }
         for intent in left_behind {
             self.resolve_intent(scenario, &intent.intent_id, "its chain does not exist")
                 .await?;
         }
-        let Some(indexed) = indexed else { return Ok(()) };
+        let Some(indexed) = indexed else { return Ok(None) };
         let name = scenario.clone();
+        if restored {
+            tracing::warn!(%scenario, release = %indexed, "the refs of the chain were lost and are put back");
+            return self.blocking(move |repository| repository.head(&name)).await;
+        }
         let archived = self
-            .blocking(move |repository| Ok(repository.archived(&name)?.contains(&indexed)))
+            .blocking(move |repository| repository.archived_holds(&name, &indexed))
             .await?;
         if archived {
             match self.inner.experience.scenario_archive(scenario.clone()).await {
@@ -232,7 +288,20 @@ impl Publisher {
         } else {
             tracing::error!(%scenario, "the chain of the scenario is gone from the artifact repository");
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Why [`Self::sync`] found no head: the scenario has never been, or its chain is lost.
+    pub async fn why_absent(&self, scenario: &ScenarioName) -> PublishError {
+        let name = scenario.clone();
+        match self.reading(move |experience| experience.indexed_head(&name)).await {
+            Ok(Some(head)) => PublishError::ChainGone {
+                name: scenario.clone(),
+                head,
+            },
+            Ok(None) => PublishError::UnknownScenario { name: scenario.clone() },
+            Err(error) => error,
+        }
     }
 
     async fn adopt(&self, scenario: &ScenarioName, news: Vec<News>) -> Result<(), PublishError> {

@@ -9,8 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::experience::{ReleaseState, ReleasesWhere};
-use crate::release::{GcPlan, GcPolicy, Objects, Remote, Transfer, Verified};
+use crate::experience::{ChainEnds, ReleaseState, ReleasesWhere};
+use crate::release::{GcPlan, GcPolicy, Indexed, Objects, ReleaseError, Remote, Repository, Scope, Transfer, Verified};
+
+/// Objects older than this are of no publication that still goes on.
+const LONGEST_PUBLICATION: Duration = Duration::from_secs(3600);
 
 /// What a collection did, or would do.
 #[derive(Debug, Default)]
@@ -55,7 +58,7 @@ impl Publisher {
             .mark_restorable(plan.pruned.clone(), false)
             .await?;
         crate::sys::failpoint::hit("release::gc_before_delete").map_err(|source| {
-            PublishError::from(crate::release::ReleaseError::Io {
+            PublishError::from(ReleaseError::Io {
                 action: "collect in",
                 path: self.inner.repository.path().to_path_buf(),
                 source,
@@ -63,48 +66,66 @@ impl Publisher {
         })?;
         self.blocking(move |repository| {
             repository.collect(&plan)?;
-            // Publications may go on while git packs.
-            drop(plan);
-            repository.pack(grace)
+            // Publications may go on while git packs, unless git would take the objects they have just written.
+            let quiet = (grace < LONGEST_PUBLICATION).then_some(plan);
+            let packed = repository.pack(grace);
+            drop(quiet);
+            packed
         })
         .await?;
         Ok(collected)
     }
 
-    /// Re-hashes releases, or everything. Blocking.
-    pub fn verify(
-        &self,
-        only: Option<&[ReleaseId]>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Verified, PublishError> {
-        let pruned = self.inner.experience.releases_where(ReleasesWhere::Unrestorable)?;
-        let pruned = pruned.into_iter().collect();
-        Ok(self.inner.repository.verify(only, &pruned, progress)?)
+    /// Re-hashes releases. Of everything, what the store knows and the repository has not is damage too. Blocking.
+    pub fn verify(&self, scope: &Scope, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, PublishError> {
+        let experience = &self.inner.experience;
+        let ends = experience.chain_ends(None)?;
+        let indexed = Indexed {
+            heads: ends.into_iter().map(|ends| (ends.scenario, ends.head)).collect(),
+            releases: experience.releases_where(ReleasesWhere::Any)?,
+            pruned: experience
+                .releases_where(ReleasesWhere::Unrestorable)?
+                .into_iter()
+                .collect(),
+        };
+        Ok(self.inner.repository.verify(scope, &indexed, progress)?)
     }
 
     /// Sends chains to a remote, with the releases that wait for a decision.
     pub async fn push(&self, remote: Remote, only: Vec<ScenarioName>, force: bool) -> Result<Transfer, PublishError> {
         self.recover().await?;
-        let decided: HashSet<ReleaseId> = self
-            .reading(|experience| experience.releases_where(ReleasesWhere::Decided))
-            .await?
-            .into_iter()
-            .collect();
+        let (decided, rejected) = self
+            .reading(|experience| {
+                let decided = experience.releases_where(ReleasesWhere::Decided)?;
+                Ok((decided, experience.releases_where(ReleasesWhere::Rejected)?))
+            })
+            .await?;
+        let decided: HashSet<ReleaseId> = decided.into_iter().collect();
         self.blocking(move |repository| {
+            // A refusal that did not reach the repository, because a process died or its Reef was older.
+            for release in rejected {
+                if repository.has(&release)? && !repository.is_rejected(&release)? {
+                    repository.mark_rejected(&release)?;
+                }
+            }
             let mut scenarios = repository.scenarios()?;
             if let Some(absent) = only
                 .iter()
                 .find(|name| !scenarios.iter().any(|(found, _)| found == *name))
             {
-                return Err(crate::release::ReleaseError::NotFound {
+                return Err(ReleaseError::NotFound {
                     what: format!("scenario {absent}"),
                 });
             }
             scenarios.retain(|(name, _)| only.is_empty() || only.contains(name));
             let mut held = Vec::new();
             for release in repository.kept()? {
-                let of = repository.describe(&release)?.scenario;
-                if !decided.contains(&release) && of.is_some_and(|of| scenarios.iter().any(|(name, _)| *name == of)) {
+                let commit = repository.describe(&release)?;
+                let of = |(name, _): &&(ScenarioName, ReleaseId)| commit.scenario.as_ref() == Some(name);
+                if !decided.contains(&release)
+                    && let Some((_, head)) = scenarios.iter().find(of)
+                    && repository.is_built_on(&commit, head)?
+                {
                     held.push(release);
                 }
             }
@@ -224,4 +245,11 @@ impl Publisher {
         }
         Ok(())
     }
+}
+
+/// Whether the repository has lost a chain that the store knows. One that was archived is not lost: the store learns of
+/// it with its next look. Blocking.
+pub fn is_lost(repository: &Repository, ends: &ChainEnds) -> Result<bool, ReleaseError> {
+    let scenario = &ends.scenario;
+    Ok(repository.head(scenario)?.is_none() && !repository.archived(scenario)?.contains(&ends.head))
 }

@@ -6,17 +6,24 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::directory::{Directory, ScenarioHandle};
+use super::directory::{Directory, DirectoryError, ScenarioHandle};
 use super::publish_error::PublishError;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::engine::BoxFuture;
+use crate::experience::Experience;
+use crate::sys::{clock, failpoint};
 
 /// Time between two looks, unless looking takes long.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Looking may take this part of the time.
 const SHARE: u32 = 50;
+/// But never waits longer than this: a service follows within a second however slow the machine is.
+const CEILING: Duration = Duration::from_millis(600);
 /// Even when no head seems to move, heads are compared this often.
 const COMPARE_ANYWAY: Duration = Duration::from_secs(30);
+
+/// A scenario younger than this without a chain is still being made, perhaps as a fork of another one.
+const SETTLING_US: i64 = 2_000_000;
 
 /// Brings a release into an engine before it is served.
 pub trait Activate: std::fmt::Debug + Send + Sync {
@@ -40,6 +47,7 @@ impl Directory {
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut pause = INTERVAL;
         let mut compared = Instant::now();
+        let mut newest = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -49,18 +57,63 @@ impl Directory {
             if compare {
                 compared = Instant::now();
             }
-            let started = Instant::now();
             let directory = Arc::clone(&self);
-            let moved = tokio::task::spawn_blocking(move || directory.moved(compare)).await;
-            pause = INTERVAL.max(started.elapsed() * SHARE);
-            for handle in moved.unwrap_or_default() {
+            let looked = tokio::task::spawn_blocking(move || {
+                // Timed here: waiting for a thread is not looking.
+                let started = Instant::now();
+                let moved = directory.moved(compare);
+                (moved, started.elapsed())
+            });
+            let (moved, took) = looked.await.unwrap_or_default();
+            pause = (took * SHARE).clamp(INTERVAL, CEILING);
+            for handle in moved {
                 self.refresh(&handle).await;
+            }
+            newest = self.discover(newest).await;
+        }
+    }
+
+    /// Takes in the scenarios that were made since `seen` was the newest; gives the newest one that is known.
+    async fn discover(&self, seen: Option<i64>) -> Option<i64> {
+        let newest = self.read(Experience::newest_scenario).await;
+        match newest {
+            Ok(newest) if newest == seen => seen,
+            Ok(newest) => match self.take_in_new().await {
+                Ok(true) => newest,
+                Ok(false) => seen,
+                Err(error) => {
+                    tracing::warn!(%error, "new scenarios cannot be read");
+                    seen
+                }
+            },
+            Err(error) => {
+                tracing::debug!(%error, "looking for new scenarios");
+                seen
             }
         }
     }
 
+    /// Takes in every scenario of the store. One that has records and no chain, because they were imported or because
+    /// its creation was cut short, gets it. Gives whether none is left for later.
+    async fn take_in_new(&self) -> Result<bool, DirectoryError> {
+        self.list().await?;
+        let stored = self.read(|experience| experience.scenarios(false)).await?;
+        let mut all = true;
+        for scenario in stored.iter().filter(|scenario| self.get(&scenario.name).is_none()) {
+            if clock::now_us() - scenario.created_us < SETTLING_US {
+                all = false;
+            } else if let Err(error) = self.look_up(&scenario.name).await {
+                tracing::warn!(scenario = %scenario.name, %error, "a new scenario cannot be served");
+            }
+        }
+        Ok(all)
+    }
+
     /// Scenarios whose head may have moved since the last look. Blocking.
     fn moved(&self, all: bool) -> Vec<Arc<ScenarioHandle>> {
+        if let Err(error) = failpoint::hit("scenario::watch_look") {
+            tracing::warn!(%error, "heads were not looked at");
+        }
         let mut handles = self.in_use();
         handles.retain(|handle| {
             let stamp = self.publisher().repository().head_stamp(handle.name());

@@ -247,6 +247,7 @@ pub(super) fn add_status(state: &State, scenario: &ScenarioName, facts: Option<&
             "metrics": step.metrics,
             "base_release_id": step.base,
             "reason": step.reason,
+            "state": step.state,
         })
     });
     // The ledger is ahead of what this process serves from the commit of a release until its load; whoever waits for a

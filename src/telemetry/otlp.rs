@@ -44,7 +44,7 @@ where
         .with_protocol(Protocol::HttpJson)
         .with_timeout(PATIENCE)
         .build()
-        .map_err(|error| format!("no traces go to {endpoint}: {error}"))?;
+        .map_err(|error| format!("no traces go to {}: {error}", without_credentials(endpoint)))?;
     let resource = Resource::builder_empty()
         .with_service_name("reef")
         .with_attribute(opentelemetry::KeyValue::new(
@@ -76,6 +76,12 @@ fn traces_url(endpoint: &str) -> String {
     } else {
         format!("{base}/v1/traces")
     }
+}
+
+/// The collector's address without user, password and query.
+fn without_credentials(endpoint: &str) -> &str {
+    let bare = endpoint.split(['?', '#']).next().unwrap_or_default();
+    bare.rsplit('@').next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -10,15 +10,15 @@ use serde_json::Value;
 use crate::rig::{files, reef, reef_json, stock_ok};
 
 /// A machine with a chain of three releases, and an empty bare repository beside it.
-struct Two {
-    dir: tempfile::TempDir,
-    one: PathBuf,
-    two: PathBuf,
-    remote: String,
+pub struct Two {
+    pub dir: tempfile::TempDir,
+    pub one: PathBuf,
+    pub two: PathBuf,
+    pub remote: String,
 }
 
 impl Two {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         let remote = dir.path().join("remote.git");
@@ -43,25 +43,25 @@ impl Two {
         }
     }
 
-    fn push(&self, from: &Path) -> Output {
+    pub fn push(&self, from: &Path) -> Output {
         reef(from, "", &["release", "push", &self.remote, "--json"])
     }
 
-    fn pull(&self, to: &Path, args: &[&str]) -> Output {
+    pub fn pull(&self, to: &Path, args: &[&str]) -> Output {
         let mut all = vec!["release", "pull", self.remote.as_str(), "--json"];
         all.extend(args);
         reef(to, "", &all)
     }
 
-    fn remote_objects(&self) -> Vec<PathBuf> {
+    pub fn remote_objects(&self) -> Vec<PathBuf> {
         Self::objects_in(Path::new(&self.remote))
     }
 
-    fn objects_of(&self, machine: &Path) -> usize {
+    pub fn objects_of(&self, machine: &Path) -> usize {
         Self::objects_in(&machine.join(".reef/artifacts.git")).len()
     }
 
-    fn objects_in(repository: &Path) -> Vec<PathBuf> {
+    pub fn objects_in(repository: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut dirs = vec![repository.join("lfs/objects")];
         while let Some(dir) = dirs.pop() {
@@ -78,12 +78,12 @@ impl Two {
     }
 }
 
-fn ok(output: &Output) -> Value {
+pub fn ok(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn import(dir: &Path, text: &str) -> String {
+pub fn import(dir: &Path, text: &str) -> String {
     let tree = dir.join("tree");
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("AGENTS.md"), text).unwrap();
@@ -94,7 +94,7 @@ fn import(dir: &Path, text: &str) -> String {
         .to_owned()
 }
 
-fn chain(dir: &Path) -> Vec<String> {
+pub fn chain(dir: &Path) -> Vec<String> {
     let listing = reef_json(dir, &["release", "list", "--all"]);
     let rows = listing["releases"].as_array().unwrap();
     rows.iter()
@@ -354,4 +354,76 @@ fn every_release_is_pushed_where_that_is_configured() {
     assert!(away.status.success(), "{}", String::from_utf8_lossy(&away.stderr));
     assert!(String::from_utf8_lossy(&away.stderr).contains("not pushed"));
     ok(&m.push(&m.one));
+}
+
+#[test]
+fn a_rejection_travels_with_a_push_and_holds_where_it_arrives() {
+    let m = Two::new();
+    let hold = |dir: &Path, text: &str| {
+        let tree = dir.join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join("AGENTS.md"), text).unwrap();
+        let held = reef_json(dir, &["release", "import", "tree", "--hold"]);
+        held["release_id"].as_str().unwrap().to_owned()
+    };
+    let state = |dir: &Path, id: &str| {
+        let listing = reef_json(dir, &["release", "list", "--all"]);
+        let rows = listing["releases"].as_array().unwrap().clone();
+        let row = rows.into_iter().find(|row| row["release_id"] == id);
+        row.map(|row| row["state"].as_str().unwrap().to_owned())
+    };
+    let (refused, waiting) = (hold(&m.one, "no"), hold(&m.one, "perhaps"));
+    ok(&m.push(&m.one));
+    ok(&m.pull(&m.two, &[]));
+    assert_eq!(state(&m.two, &refused).as_deref(), Some("held"));
+
+    reef_json(&m.one, &["release", "reject", &refused, "--note", "worse"]);
+    assert_eq!(ok(&m.push(&m.one))["rejected"], 1);
+    assert_eq!(ok(&m.push(&m.one))["rejected"], 0);
+    // A machine that had it, and one that never did.
+    let three = m.dir.path().join("three");
+    fs::create_dir(&three).unwrap();
+    for machine in [&m.two, &three] {
+        assert_eq!(ok(&m.pull(machine, &[]))["rejected"], 1);
+        assert_eq!(ok(&m.pull(machine, &[]))["rejected"], 0);
+        assert_eq!(state(machine, &refused).as_deref(), Some("rejected"));
+        assert_eq!(state(machine, &waiting).as_deref(), Some("held"));
+        let output = reef(machine, "", &["release", "promote", &refused]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("is rejected"));
+        // Also after the store is lost: the repository knows.
+        for entry in fs::read_dir(machine.join(".reef")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("experience.db") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        ok(&m.pull(machine, &[]));
+        assert_eq!(state(machine, &refused).as_deref(), Some("rejected"));
+        assert_eq!(state(machine, &waiting).as_deref(), Some("held"));
+    }
+    reef_json(&m.two, &["release", "promote", &waiting]);
+    ok(&m.push(&m.two));
+    ok(&m.pull(&m.one, &[]));
+    assert_eq!(state(&m.one, &refused).as_deref(), Some("rejected"));
+    assert_eq!(state(&m.one, &waiting).as_deref(), Some("promoted"));
+}
+
+#[test]
+fn what_was_held_of_an_archived_chain_is_not_held_of_the_next_one() {
+    let m = Two::new();
+    fs::write(m.one.join("tree/AGENTS.md"), "waiting").unwrap();
+    let held = reef_json(&m.one, &["release", "import", "tree", "--hold"])["release_id"].clone();
+    ok(&m.push(&m.one));
+    reef_json(&m.one, &["scenario", "delete", "s", "--yes"]);
+    reef_json(&m.one, &["scenario", "create", "s"]);
+    import(&m.one, "another chain");
+    ok(&reef(&m.one, "", &["release", "push", &m.remote, "--force", "--json"]));
+    let listing = |dir: &Path| reef_json(dir, &["release", "list", "--held"])["releases"].clone();
+    assert_eq!(ok(&m.pull(&m.two, &[]))["held"], 0);
+    for dir in [&m.one, &m.two] {
+        assert_eq!(listing(dir), Value::Array(Vec::new()));
+        let output = reef(dir, "", &["release", "promote", held.as_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+    }
 }

@@ -19,10 +19,15 @@ struct Service {
 
 impl Service {
     fn start(dir: &Path) -> Self {
+        Self::start_with(dir, "")
+    }
+
+    fn start_with(dir: &Path, failpoints: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_reef"))
             .args(["serve", "--upstream-url", "http://127.0.0.1:9", "--upstream-model", "m"])
             .args(["--port", "0", "--json"])
             .current_dir(dir)
+            .env("FAILPOINTS", failpoints)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -137,8 +142,12 @@ fn the_routes_of_the_chain_work_and_refuse_as_documented() {
     assert_eq!(promoted["live"], true);
     let head = service.get("/reef/status")["scenarios"]["s"]["release_id"].clone();
     assert_eq!(head, promoted["release_id"]);
+    let (status, again) = decide("promote", json!({"release_id": held}));
+    assert_eq!(
+        (status, &again["appended"], &again["release_id"]),
+        (200, &json!(false), &head)
+    );
     for (what, body, expected) in [
-        ("promote", json!({"release_id": held}), 409),
         ("reject", json!({"release_id": held}), 409),
         ("rollback", json!({"release_id": "f".repeat(40)}), 404),
         ("rollback", json!({"release_id": 7}), 400),
@@ -231,5 +240,25 @@ fn a_running_service_follows_what_another_process_releases() {
     while served() != released {
         assert!(Instant::now() < deadline, "the service never followed");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A look at the heads that takes long, on a slow disk or a busy machine, puts the next one off, but not for seconds.
+#[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs the feature failpoints")]
+fn a_service_whose_looks_are_slow_follows_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let service = Service::start_with(dir, "scenario::watch_look=sleep(200)");
+    service.json("POST", "/reef/scenarios", &json!({"scenario": "s"}));
+    for n in 0..2 {
+        tree(dir, &n.to_string());
+        let released = reef(dir, &["release", "import", "tree"])["release_id"].clone();
+        let began = Instant::now();
+        while service.get("/reef/status")["scenarios"]["s"]["release_id"] != released {
+            // A fiftieth of the time would be a look every ten seconds.
+            assert!(began.elapsed() < Duration::from_secs(4), "the service is far behind");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

@@ -264,3 +264,161 @@ fn differences_are_lines_of_text_and_rows_of_tensors() {
     let json = reef_json(dir, &["release", "diff", "--stat"]);
     assert_eq!(json["files"].as_array().unwrap().len(), 4);
 }
+
+/// A provider cannot be given the weights of a release: that is a fault of the settings, told as one.
+#[test]
+fn eval_without_the_embedded_model_says_what_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    reef_json(dir, &["scenario", "create", "s"]);
+    let task = serde_json::json!({"id": "t", "prompt": "say a", "checker": {"kind": "regex", "pattern": "a"}});
+    fs::write(dir.join("tasks.jsonl"), format!("{task}\n")).unwrap();
+    let provider = [
+        "--inference.upstream-url=http://127.0.0.1:9",
+        "--inference.upstream-model=m",
+    ];
+    for against in [&[][..], &["--against", "base"]] {
+        let mut words = vec!["eval", "head", "--suite", "tasks.jsonl"];
+        words.extend(against);
+        words.extend(provider);
+        let output = reef(dir, "", &words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("inference.model-path"), "{said}");
+    }
+}
+
+/// `reef serve` would start on what is left and serve less than there was: the doctor has to say so.
+#[test]
+fn what_was_lost_of_a_deployment_is_named_with_its_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    fs::create_dir(&whole).unwrap();
+    reef_json(&whole, &["scenario", "create", "s"]);
+    import(&whole, 1, 512);
+    let said = |dir: &Path, args: &[&str]| {
+        let output = reef(dir, "", args);
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let doctor = ["doctor", "--offline", "--reef.port", "0"];
+    let (code, text) = said(&whole, &doctor);
+    assert_eq!((code, text.contains("ok       heads")), (Some(0), true), "{text}");
+    let empty = |dir: &Path| {
+        fs::remove_dir_all(dir).unwrap();
+        fs::create_dir(dir).unwrap();
+    };
+    let broken = |name: &str, breaking: &dyn Fn(&Path)| {
+        let copy = dir.path().join(name);
+        stock_ok(&dir.path().join("home"), dir.path(), "cp", &["-a", "whole", name]);
+        breaking(&copy.join(".reef"));
+        let (code, text) = said(&copy, &doctor);
+        assert_eq!(
+            (code, text.contains("failed   heads")),
+            (Some(2), true),
+            "{name}: {text}"
+        );
+        assert!(
+            text.contains("fix: restore ") || text.contains("fix: reef release pull"),
+            "{text}"
+        );
+        (copy, text)
+    };
+    let (_, text) = broken("repository", &|dir| {
+        fs::rename(dir.join("artifacts.git"), dir.join("away")).unwrap();
+    });
+    assert!(text.contains("there is no artifact repository"), "{text}");
+    let (_, text) = broken("store", &|dir| {
+        for name in ["experience.db", "experience.db-wal", "experience.db-shm"] {
+            let _absent = fs::remove_file(dir.join(name));
+        }
+    });
+    assert!(text.contains("experience.db is gone"), "{text}");
+    let (copy, text) = broken("branches", &|dir| empty(&dir.join("artifacts.git/refs/heads")));
+    assert!(text.contains("the chain of s, which ended in "), "{text}");
+    let (code, text) = said(&copy, &["release", "verify"]);
+    assert_eq!(code, Some(40), "{text}");
+    assert!(text.contains("it is the head of s, and no ref says so"), "{text}");
+    // A command about the chain puts its refs back: the commits are there.
+    let (code, text) = said(&copy, &["release", "verify", "-s", "s"]);
+    assert_eq!((code, text.contains("are put back")), (Some(0), true), "{text}");
+    let (_, text) = said(&copy, &["release", "verify"]);
+    assert!(
+        text.contains("refs/reef/base") && !text.contains("refs/heads/s"),
+        "{text}"
+    );
+    let (copy, text) = broken("objects", &|dir| empty(&dir.join("artifacts.git/objects")));
+    assert!(text.contains("the chain of s cannot be read"), "{text}");
+    for args in [
+        &["release", "verify"][..],
+        &["release", "verify", "-s", "s"],
+        &["release", "verify", "head", "-s", "s"],
+        &["release", "show", "-s", "s"],
+    ] {
+        let (code, text) = said(&copy, args);
+        assert_eq!(code, Some(40), "{args:?}: {text}");
+        assert!(
+            text.contains("missing or unreadable") || text.contains("is not in this repository"),
+            "{args:?}: {text}"
+        );
+    }
+    let (_, text) = broken("large", &|dir| empty(&dir.join("artifacts.git/lfs/objects")));
+    assert!(text.contains("lacks its file weights.bin"), "{text}");
+}
+
+/// A number beside a release is its step, wherever it is shown.
+#[test]
+fn a_release_has_one_number_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    reef_json(dir, &["scenario", "create", "s"]);
+    import(dir, 1, 1);
+    for text in ["one\n", "two\n"] {
+        fs::write(dir.join("tree/AGENTS.md"), text).unwrap();
+        reef_json(dir, &["release", "import", "tree", "--hold"]);
+    }
+    import(dir, 2, 1);
+    let listed = reef_json(dir, &["release", "list", "--all"]);
+    let log = String::from_utf8(reef(dir, "", &["release", "log"]).stdout).unwrap();
+    for (n, row) in listed["releases"].as_array().unwrap().iter().rev().enumerate() {
+        let id = row["release_id"].as_str().unwrap();
+        assert_eq!(row["step"], n, "{listed}");
+        let line = log.lines().find(|line| line.contains(&id[..12])).unwrap();
+        assert!(line.contains(&format!("step {n} ")), "{log}");
+        assert_eq!(reef_json(dir, &["release", "show", id])["step"], n);
+        let shown = String::from_utf8(reef(dir, "", &["release", "show", id]).stdout).unwrap();
+        assert!(shown.contains(&format!("\nstep        {n}\n")), "{shown}");
+    }
+    assert!(!log.contains('#'), "{log}");
+}
+
+/// Without grace git takes every object that no ref reaches, so a publication waits until it has.
+#[test]
+#[cfg_attr(not(feature = "failpoints"), ignore = "needs the feature failpoints")]
+fn a_publication_waits_for_a_collection_without_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    reef_json(dir, &["scenario", "create", "s"]);
+    import(dir, 1, 1);
+    // Without waiting, the objects written here are gone when the commit is made of them.
+    let mut collector = std::process::Command::new(env!("CARGO_BIN_EXE_reef"))
+        .args(["release", "gc", "--grace", "0"])
+        .current_dir(dir)
+        .env("FAILPOINTS", "release::gc_before_pack=sleep(3000)")
+        .spawn()
+        .unwrap();
+    let lock = dir.join(".reef/artifacts.git/reef-gc.lock");
+    while fs::File::open(&lock).is_ok_and(|lock| lock.try_lock_shared().is_ok()) {
+        assert!(collector.try_wait().unwrap().is_none(), "it never kept others away");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let began = std::time::Instant::now();
+    let released = import(dir, 2, 1);
+    assert!(
+        began.elapsed() > std::time::Duration::from_millis(2500),
+        "the release came about while objects were being taken"
+    );
+    assert!(collector.wait().unwrap().success());
+    assert_eq!(reef_json(dir, &["release", "list"])["head"], released.as_str());
+    reef_json(dir, &["release", "verify"]);
+}

@@ -18,8 +18,9 @@ use crate::scenario::{Hands, files_of};
 
 /// Measure a release on a task suite, alone or against another one
 ///
-/// Both sides answer the same tasks with the embedded model, pair by pair. With --against, the rule is the paired
-/// sequential test (or --selector); without it the release is measured alone and --floor decides.
+/// Both sides answer the same tasks with the embedded model (inference.model-path), pair by pair; a provider elsewhere
+/// cannot be given the weights of a release. With --against, the rule is the paired sequential test (or --selector);
+/// without it the release is measured alone and --floor decides.
 ///
 /// Exit codes: 0 better (or the floor is reached), 10 not better, 11 undecided, or the measurement failed.
 #[derive(Debug, Args)]
@@ -79,6 +80,13 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
         let _spinner = Spinner::start(context.output(), "loading the engine");
         engines::build(settings)?
     };
+    if built.torch.is_none() {
+        return Err(CliError::new(
+            Exit::Usage,
+            "reef eval needs the embedded model: a provider elsewhere cannot be given the weights of a release",
+        )
+        .hint("name the model with inference.model-path, in the deployment file given with -c or in the flag of that name"));
+    }
     let hands = Hands::measuring(&built.engine, built.torch.as_ref(), engines::judge(settings)?);
     let verdict = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;

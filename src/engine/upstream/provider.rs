@@ -114,8 +114,7 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 impl Provider {
     pub(super) fn new(options: &ProviderOptions) -> Result<Self, ProviderError> {
         let refuse = |reason| ProviderError::Url {
-            // What follows the last '@' holds no password.
-            url: options.url.rsplit('@').next().unwrap_or_default().to_owned(),
+            url: without_credentials(&options.url).to_owned(),
             reason,
         };
         let uri: Uri = options.url.trim().parse().map_err(|_| refuse("it is not a URL"))?;
@@ -215,6 +214,18 @@ impl Provider {
     }
 }
 
+/// The part of a URL that holds no credential: no user and password, no query.
+fn without_credentials(url: &str) -> &str {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (before, after) = url.split_at(end);
+    match before.rsplit_once('@') {
+        Some((_, host)) => host,
+        // What looked like a query may be the end of a password.
+        None if after.contains('@') => "",
+        None => before,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,7 +255,17 @@ mod tests {
 
     #[test]
     fn unusable_urls_are_refused_without_showing_a_password() {
-        for url in ["", "h:1", "ftp://h", "http://user:pw@h/", "http://h/?a=1", "http://"] {
+        for url in [
+            "",
+            "h:1",
+            "ftp://h",
+            "http://user:pw@h/",
+            "http://user:pw?w@h/",
+            "http://h/?a=1",
+            "http://h/?a=pw",
+            "http://h/?a=@pw",
+            "http://",
+        ] {
             let error = provider(url).unwrap_err().to_string();
             assert!(!error.contains("pw"), "{error}");
         }

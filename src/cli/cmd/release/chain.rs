@@ -6,7 +6,7 @@ use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::release::{ReleaseError, Selector};
-use crate::scenario::Publisher;
+use crate::scenario::{PublishError, Publisher};
 
 /// Options of commands about one scenario.
 #[derive(Debug, Clone, Default, Args)]
@@ -28,12 +28,23 @@ impl Chain {
         let publisher = context.publisher(Store::MustExist)?;
         let scenario = match &option.scenario {
             Some(name) => name.clone(),
-            None => only_one(&publisher)?,
+            None => {
+                if publisher.repository().scenarios()?.is_empty() {
+                    // Chains whose refs were lost are put back.
+                    publisher.recover().await?;
+                }
+                only_one(&publisher)?
+            }
         };
-        let head = publisher.sync(&scenario).await?.ok_or_else(|| {
-            CliError::new(Exit::Usage, format!("scenario {scenario} has no releases"))
-                .hint("reef scenario list shows the scenarios there are")
-        })?;
+        let Some(head) = publisher.sync(&scenario).await? else {
+            return Err(match publisher.why_absent(&scenario).await {
+                PublishError::UnknownScenario { .. } => {
+                    CliError::new(Exit::Usage, format!("scenario {scenario} has no releases"))
+                        .hint("reef scenario list shows the scenarios there are")
+                }
+                lost => lost.into(),
+            });
+        };
         Ok(Self {
             publisher,
             scenario,
@@ -41,8 +52,22 @@ impl Chain {
         })
     }
 
-    /// The release a person wrote: `head`, `head~2`, `base`, or an id, of which the first digits are enough.
+    /// The release a person wrote: `head`, `head~2`, `base`, or an id, of which the first digits are enough. What the
+    /// store knows and the repository has not is damaged.
     pub(crate) fn resolve(&self, text: &str) -> Result<ReleaseId, CliError> {
+        let release = self.find(text)?;
+        if self.publisher.repository().has(&release)? {
+            return Ok(release);
+        }
+        Err(ReleaseError::Damaged {
+            release: release.to_string(),
+            problem: "its commit is missing or unreadable".to_owned(),
+        }
+        .into())
+    }
+
+    /// The same without a look at whether it is whole.
+    pub(crate) fn find(&self, text: &str) -> Result<ReleaseId, CliError> {
         let selector = Selector::parse(text);
         if selector == Selector::Head(0) {
             return Ok(self.head.clone());

@@ -83,6 +83,7 @@ pub(crate) async fn decide(
     let published = match kind {
         Kind::Reject => {
             publisher.reject(name, &target, note).await?;
+            publisher.finish_pushes().await;
             return Ok(Decided::Rejected { chain, release: target });
         }
         Kind::Promote { expect } => {

@@ -102,6 +102,12 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
 }
 
 pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliError> {
+    if !args.source.is_dir() {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("there is no directory at {}", args.source.display()),
+        ));
+    }
     harness::check_release(context.settings()?, &args.source)?;
     let spinner = Spinner::start(context.output(), "publishing");
     let (chain, published) = context.block_on(async {

@@ -9,6 +9,9 @@ use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::ScenarioName;
 use crate::release::{Objects, Remote, Transfer};
 
+/// Incomplete releases that are named.
+const SHOWN_INCOMPLETE: usize = 10;
+
 #[derive(Debug, Args)]
 pub(crate) struct PushArgs {
     /// A path, ssh:// or https:// URL of a git repository with LFS [default: release.remote]
@@ -45,7 +48,7 @@ enum Which {
 pub(super) fn remote(context: &Context, named: Option<&str>) -> Result<Option<Remote>, CliError> {
     let settings = &context.settings()?.release;
     let url = named.or(settings.remote.as_deref());
-    Ok(url.map(|url| Remote::new(url, settings.lfs_url.clone())))
+    Ok(url.map(|url| Remote::new(url, settings.lfs_url.clone())).transpose()?)
 }
 
 fn needed(context: &Context, named: Option<&str>) -> Result<Remote, CliError> {
@@ -80,6 +83,7 @@ pub(crate) fn pull(context: &Context, args: PullArgs) -> Result<Exit, CliError> 
 
 fn told(context: &Context, what: &str, remote: &str, transfer: &Transfer) -> Result<Exit, CliError> {
     let output = context.output();
+    warn_of_gaps(context, what, transfer);
     if output.json() {
         let moved: Vec<_> = transfer
             .moved
@@ -90,7 +94,8 @@ fn told(context: &Context, what: &str, remote: &str, transfer: &Transfer) -> Res
             what,
             &json!({
                 "remote": remote, "moved": moved, "unmoved": transfer.unmoved,
-                "objects": transfer.objects, "held": transfer.held,
+                "objects": transfer.objects, "held": transfer.held, "rejected": transfer.rejected,
+                "incomplete": transfer.incomplete,
             }),
         )?;
         return Ok(Exit::Ok);
@@ -106,10 +111,19 @@ fn told(context: &Context, what: &str, remote: &str, transfer: &Transfer) -> Res
             format::short(moved.to.as_str())
         ));
     }
+    if transfer.rejected > 0 {
+        output.note(&format!("rejections of held releases: {}", transfer.rejected));
+    }
+    let moved = !transfer.moved.is_empty() || transfer.held > 0 || transfer.rejected > 0;
     if transfer.moved.is_empty() && transfer.unmoved.is_empty() && transfer.held == 0 {
         output.note(&format!("there are no chains to move ({remote})"));
-    } else if transfer.moved.is_empty() && transfer.held == 0 && transfer.objects == 0 {
+    } else if !moved && transfer.objects == 0 && transfer.incomplete.is_empty() {
         output.note("everything is up to date");
+    } else if !moved && what == "pushed" && transfer.incomplete.is_empty() {
+        output.note(&format!(
+            "everything is up to date: {} large files were offered, and those missing there were sent",
+            transfer.objects
+        ));
     } else {
         output.note(&format!(
             "{what} ({remote}): chains {}, held releases {}, large files {}",
@@ -119,4 +133,32 @@ fn told(context: &Context, what: &str, remote: &str, transfer: &Transfer) -> Res
         ));
     }
     Ok(Exit::Ok)
+}
+
+/// Says which releases stay incomplete, also to a script that reads the rest as JSON.
+fn warn_of_gaps(context: &Context, what: &str, transfer: &Transfer) {
+    if !transfer.incomplete.is_empty() {
+        let shown: Vec<String> = transfer
+            .incomplete
+            .iter()
+            .take(SHOWN_INCOMPLETE)
+            .map(|id| format::short(id.as_str()))
+            .collect();
+        let more = transfer.incomplete.len().saturating_sub(shown.len());
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        context.output().warn(&format!(
+            "{} releases are incomplete ({}{more}): large files of theirs {}",
+            transfer.incomplete.len(),
+            shown.join(", "),
+            if what == "pushed" {
+                "are not here, so they were not sent: they can be restored from there only if it has them already"
+            } else {
+                "are not there, so they were not brought"
+            }
+        ));
+    }
 }

@@ -24,6 +24,7 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     let id = chain.resolve(&args.release)?;
     let manifest = chain.publisher.repository().manifest(&id)?;
     let row = chain.publisher.experience().release(&chain.scenario, &id)?;
+    let step = chain.publisher.experience().step_of(&chain.scenario, &id)?;
     let missing = chain.publisher.repository().missing_object(&id)?;
     let state = row.as_ref().map(|row| row.state.as_str());
     let output = context.output();
@@ -33,6 +34,7 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
             "release",
             &json!({
                 "release_id": id,
+                "step": step,
                 "current": id == chain.head,
                 "state": state,
                 "note": row.as_ref().and_then(|row| row.note.clone()),
@@ -53,10 +55,9 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     fact("release", Some(id.to_string()));
     fact("content", Some(manifest.content_id.to_string()));
     fact("scenario", manifest.scenario.as_ref().map(ToString::to_string));
-    fact(
-        "operation",
-        Some(format!("{} #{}", manifest.operation.as_str(), manifest.sequence)),
-    );
+    fact("operation", Some(manifest.operation.as_str().to_owned()));
+    // One number for a release everywhere; a manifest that no store knows has only what it was made with.
+    fact("step", step.or(manifest.provenance.step).map(|step| step.to_string()));
     fact("state", state.map(|state| format!("{state}{current}")));
     fact("parent", manifest.parent_release_id.as_ref().map(ToString::to_string));
     fact("target", manifest.target_release_id.as_ref().map(ToString::to_string));
@@ -92,7 +93,6 @@ fn provenance(manifest: &Manifest, fact: &mut impl FnMut(&str, Option<String>)) 
     let from = &manifest.provenance;
     fact("recipe", from.recipe.clone());
     fact("batch", from.batch_id.as_ref().map(ToString::to_string));
-    fact("step", from.step.map(|n| n.to_string()));
     fact("seed", from.seed.map(|n| n.to_string()));
     fact("made by", from.code_version.as_ref().map(|v| format!("reef {v}")));
     fact("note", from.note.clone());

@@ -10,6 +10,7 @@ use crate::cli::context::Store;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
+use crate::release::{Damage, Scope};
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
@@ -34,23 +35,20 @@ pub(crate) struct GcArgs {
 
 pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliError> {
     let output = context.output();
-    let (publisher, only) = if args.releases.is_empty() && args.scenario.scenario.is_none() {
-        (context.publisher(Store::MustExist)?, None)
+    let (publisher, scope) = if args.releases.is_empty() && args.scenario.scenario.is_none() {
+        (context.publisher(Store::MustExist)?, Scope::Everything)
     } else {
         let chain = context.block_on(Chain::open(context, &args.scenario))?;
-        let only = if args.releases.is_empty() {
-            let commits = chain.publisher.repository().chain(&chain.head, None, usize::MAX)?;
-            commits.into_iter().map(|commit| commit.release_id).collect()
+        let scope = if args.releases.is_empty() {
+            Scope::Chain(chain.head)
         } else {
-            args.releases
-                .iter()
-                .map(|text| chain.resolve(text))
-                .collect::<Result<Vec<_>, _>>()?
+            let named = args.releases.iter().map(|text| chain.find(text));
+            Scope::Releases(named.collect::<Result<_, _>>()?)
         };
-        (chain.publisher, Some(only))
+        (chain.publisher, scope)
     };
     let mut progress = Progress::start(output, "verifying releases", None);
-    let verified = publisher.verify(only.as_deref(), &mut |done, total| {
+    let verified = publisher.verify(&scope, &mut |done, total| {
         progress.set(done, Some(&format!("of {total}")));
     })?;
     drop(progress);
@@ -83,7 +81,7 @@ pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliEr
         let mut table = Table::new(&["release", "file", "problem"]);
         for damage in &verified.damage {
             table.row([
-                format::short(&damage.release),
+                damage.release.as_deref().map_or_else(|| "-".to_owned(), format::short),
                 damage.path.clone().unwrap_or_else(|| "-".to_owned()),
                 damage.problem.clone(),
             ]);
@@ -93,10 +91,17 @@ pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliEr
     if whole {
         return Ok(Exit::Ok);
     }
-    Err(
-        CliError::new(Exit::Store, format!("{} damages found", verified.damage.len()))
-            .hint("reef release pull --objects all brings missing large files back from a remote"),
-    )
+    let failure = CliError::new(Exit::Store, format!("{} damages found", verified.damage.len()))
+        .hint("reef release pull --objects all brings missing and damaged large files back from a remote");
+    let refs = |damage: &Damage| damage.path.as_deref().is_some_and(|path| path.starts_with("refs/"));
+    Err(if verified.damage.iter().any(refs) {
+        failure.hint(
+            "a ref is put back by a pull from a remote that has the chain, or with git update-ref and git symbolic-ref: \
+             see docs/design/releases.md",
+        )
+    } else {
+        failure
+    })
 }
 
 pub(crate) fn gc(context: &Context, args: &GcArgs) -> Result<Exit, CliError> {
