@@ -17,6 +17,9 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+#[path = "cli/readiness.rs"]
+mod readiness;
+
 /// The program in this directory, with nothing of the caller's environment.
 fn reef(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reef"));

@@ -339,6 +339,18 @@ fn a_report_on_training_holds_every_step_and_the_gates_words() {
     let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", TRAINER)]);
     rig.graded(0, Some(0.25));
     rig.graded(1, Some(0.75));
+    let run = rig.train(&["--report", "/nonexistent/out.html"]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(
+        run.stderr.contains("cannot write /nonexistent/out.html"),
+        "{}",
+        run.stderr
+    );
+    let steps = rig.experience().steps(&rig.scenario, &StepQuery::default()).unwrap();
+    assert!(
+        steps.len() < 2,
+        "nothing is trained for a report that cannot be written: {steps:?}"
+    );
     let run = rig.train(&["--report", "out.html"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stderr.contains("wrote out.html"), "{}", run.stderr);

@@ -58,6 +58,23 @@ pub(crate) fn build(settings: &Settings) -> Result<Built, CliError> {
     }
 }
 
+/// Everything that decides whether the engine can be built, short of loading a model; gives what answers.
+pub(crate) fn check(settings: &Settings) -> Result<String, CliError> {
+    match settings.inference.engine() {
+        EngineKind::Upstream => {
+            upstream(settings)?;
+            Ok("upstream".to_owned())
+        }
+        EngineKind::Torch => {
+            let options = torch_options(settings)?;
+            if cfg!(not(feature = "torch")) {
+                return Err(refused(TorchError::NotCompiled));
+            }
+            Ok(format!("embedded, model {}", options.model_dir.display()))
+        }
+    }
+}
+
 fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
     let inference = &settings.inference;
     let Some(url) = inference.upstream_url.clone().or_else(|| inference.url.clone()) else {
@@ -118,12 +135,16 @@ fn api(api: UpstreamApi) -> Api {
 /// Loads the embedded model.
 fn embedded(settings: &Settings) -> Result<TorchEngine, CliError> {
     let options = torch_options(settings)?;
-    TorchEngine::start(options).map_err(|error| match error {
+    TorchEngine::start(options).map_err(refused)
+}
+
+fn refused(error: TorchError) -> CliError {
+    match error {
         TorchError::NotCompiled => CliError::from_error(Exit::NotCompiled, error)
             .hint("build with the feature torch: ./scripts/setup.sh && cargo build --release")
             .hint("or name a provider with --upstream-url"),
         error => CliError::from_error(Exit::Usage, error),
-    })
+    }
 }
 
 fn torch_options(settings: &Settings) -> Result<TorchOptions, CliError> {

@@ -68,6 +68,15 @@ pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
     }))
 }
 
+/// Whether the adapter is known and new scenarios can start with the seed; gives the adapter.
+pub(crate) fn check_settings(settings: &Settings) -> Result<Option<String>, CliError> {
+    let Some(trees) = trees(settings)? else {
+        return Ok(None);
+    };
+    trees.seed()?;
+    Ok(Some(format!("trees for {}", trees.adapter.name)))
+}
+
 /// Holds a directory that is to become a release to what every tree has to pass, if it holds a tree.
 pub(crate) fn check_release(settings: &Settings, dir: &Path) -> Result<(), CliError> {
     let Some(tree) = read_release(dir)? else { return Ok(()) };

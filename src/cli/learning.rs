@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::engines::{self, Built};
+use super::harness::Trees;
 use super::{CliError, Context, Exit, harness};
 use crate::config::Settings;
 use crate::recipe::{EvaluatorKind, Recipe, RecipeError, TrainerKind};
@@ -38,6 +39,24 @@ pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
             Err(CliError::from(error).at(&place))
         }
     }
+}
+
+/// The recipe that a service learns by; `None` where it only records.
+pub(crate) fn followed(settings: &Settings) -> Result<Option<Recipe>, CliError> {
+    Ok(recipe(settings)?.filter(|recipe| settings.training.enabled && recipe.learns()))
+}
+
+/// Whether the recipe can be followed with what is configured; gives its name.
+pub(crate) fn check(settings: &Settings) -> Result<Option<String>, CliError> {
+    let Some(recipe) = followed(settings)? else {
+        let named = recipe(settings)?;
+        return Ok(named.map(|recipe| format!("{}, which does not learn here", recipe.name)));
+    };
+    hands(settings, &recipe, None)?;
+    if recipe.trainer.backend == TrainerKind::Proposer {
+        evolved(settings)?;
+    }
+    Ok(Some(recipe.name))
 }
 
 /// What the deployment says of the machine goes before what a recipe assumes of it.
@@ -85,8 +104,7 @@ fn workshop(settings: &Settings, built: &Built) -> Result<Workshop, CliError> {
         .clone()
         .or_else(|| settings.inference.model_name.clone())
         .unwrap_or_else(|| "default".to_owned());
-    let trees = harness::trees(settings)?
-        .ok_or_else(|| CliError::new(Exit::Usage, "the recipe evolves a harness tree and none is configured"))?;
+    let trees = evolved(settings)?;
     Ok(Workshop {
         engine: built.engine.clone(),
         model,
@@ -102,6 +120,11 @@ fn workshop(settings: &Settings, built: &Built) -> Result<Workshop, CliError> {
             .map(|path| settings.directory.join(path)),
         policy: trees.policy,
     })
+}
+
+fn evolved(settings: &Settings) -> Result<Trees, CliError> {
+    harness::trees(settings)?
+        .ok_or_else(|| CliError::new(Exit::Usage, "the recipe evolves a harness tree and none is configured"))
 }
 
 /// Whether the gate of a recipe needs an engine that answers with the candidate.

@@ -18,6 +18,7 @@ mod output;
 mod pages;
 mod progress;
 mod publishing;
+mod readiness;
 mod running;
 mod table;
 

@@ -60,6 +60,29 @@ pub(crate) fn chain(context: &Context, path: &Path, scenario: &ScenarioName) -> 
     write(context, path, &chain_page(&snapshot, &focus, &evidence)?)
 }
 
+/// Whether a page can be written there, for work that takes long before it has one.
+pub(crate) fn check(path: &Path) -> Result<(), CliError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let probe = parent
+        .unwrap_or(Path::new("."))
+        .join(format!(".reef-page-{}", crate::sys::random::hex_token()));
+    if path.is_dir() {
+        return Err(unwritable(
+            path,
+            &std::io::Error::from(std::io::ErrorKind::IsADirectory),
+        ));
+    }
+    std::fs::write(&probe, b"").map_err(|error| unwritable(path, &error))?;
+    // Nothing depends on it being gone.
+    let _ignored = std::fs::remove_file(&probe);
+    Ok(())
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::new(Exit::Usage, format!("cannot write {}: {error}", path.display()))
+        .hint("name a file in a directory that exists and can be written to")
+}
+
 fn names(snapshot: &Snapshot, only: Option<&ScenarioName>) -> Vec<String> {
     let all = snapshot.scenarios.iter().map(|facts| facts.name.clone());
     all.filter(|name| only.is_none_or(|only| only.as_str() == name))
@@ -86,10 +109,7 @@ fn look_into(source: &mut dyn Source, name: &str) -> Result<(Snapshot, Focus, Ve
 }
 
 fn write(context: &Context, path: &Path, page: &str) -> Result<(), CliError> {
-    crate::sys::durable::write(path, page.as_bytes()).map_err(|error| {
-        CliError::new(Exit::Usage, format!("cannot write {}: {error}", path.display()))
-            .hint("name a file in a directory that exists and can be written to")
-    })?;
+    crate::sys::durable::write(path, page.as_bytes()).map_err(|error| unwritable(path, &error))?;
     context.output().note(&format!("wrote {}", path.display()));
     Ok(())
 }

@@ -144,7 +144,7 @@ impl Setting for String {
     }
 
     fn show(&self) -> Json {
-        without_user_info(self).into()
+        without_credentials(self).into()
     }
 }
 
@@ -408,7 +408,7 @@ pub(super) fn mask(json: &mut Json) {
             }
         }
         Json::Array(items) => items.iter_mut().for_each(mask),
-        Json::String(text) => *text = without_user_info(text),
+        Json::String(text) => *text = without_credentials(text),
         _ => {}
     }
 }
@@ -435,15 +435,28 @@ fn names_a_secret(key: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
-/// A URL's user and password are credentials.
-fn without_user_info(text: &str) -> String {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        if let Some(at) = rest[..end].rfind('@') {
-            return format!("{scheme}://********{}", &rest[at..]);
-        }
-    }
-    text.to_owned()
+/// A URL's user and password are credentials, and what follows a name in its query may be one.
+fn without_credentials(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (mask, rest) = match rest[..end].rfind('@') {
+        Some(at) => ("********", &rest[at..]),
+        None => ("", rest),
+    };
+    let Some((before, query)) = rest.split_once('?') else {
+        return format!("{scheme}://{mask}{rest}");
+    };
+    let (query, fragment) = query.find('#').map_or((query, ""), |at| query.split_at(at));
+    let masked: Vec<String> = query
+        .split('&')
+        .map(|pair| match pair.split_once('=') {
+            Some((name, _)) => format!("{name}=********"),
+            None => pair.to_owned(),
+        })
+        .collect();
+    format!("{scheme}://{mask}{before}?{}{fragment}", masked.join("&"))
 }
 
 #[cfg(test)]
@@ -477,5 +490,12 @@ mod tests {
         assert_eq!(json["max_tokens"], 7);
         assert_eq!(json["api_key_env"], "NAME");
         assert_eq!(json["nested"][0]["url"], "https://********@h/p?q#f");
+        for (text, shown) in [
+            ("https://h/p?key=hunter2&n=1#f", "https://h/p?key=********&n=********#f"),
+            ("https://u:hunter2@h?key=hunter2", "https://********@h?key=********"),
+            ("plain ? a=b", "plain ? a=b"),
+        ] {
+            assert_eq!(without_credentials(text), shown);
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::progress::Spinner;
 use crate::cli::publishing::base_seed;
-use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, running};
+use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, readiness, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings};
 use crate::experience::Retention;
 use crate::recipe::{Recipe, TrainerKind};
@@ -77,8 +77,9 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     }
     openmp::settle_for(context, &settings)?;
     let _tracing = logging::for_service(context, &settings);
-    // Faults of the recipe are told before anything starts.
-    let recipe = learning::recipe(&settings)?.filter(|recipe| settings.training.enabled && recipe.learns());
+    // Faults are told before anything starts.
+    readiness::check(&settings)?;
+    let recipe = learning::followed(&settings)?;
     let runtime = context.runtime()?;
     let ended = runtime.block_on(async {
         let shutdown = Shutdown::on_signals()

@@ -51,23 +51,21 @@ fn watch(context: &Context, args: &StatusArgs) -> Result<Exit, CliError> {
     let mut before: Option<Snapshot> = None;
     let mut looks = 0;
     loop {
-        let now = match source.snapshot(&want) {
-            Ok(now) => now,
-            // What was there once may come back; what never was is a mistake.
-            Err(fault) if before.is_some() => {
-                output.warn(&fault.message);
-                before.clone().unwrap_or_default()
+        match source.snapshot(&want) {
+            Ok(now) => {
+                if output.json() {
+                    output.event("status", &now)?;
+                } else {
+                    for line in plain_lines(&now, before.as_ref()) {
+                        output.line(&line)?;
+                    }
+                }
+                before = Some(now);
             }
+            // What was there once may come back; what never was is a mistake. What was seen before is no news now.
+            Err(fault) if before.is_some() => output.warn(&fault.message),
             Err(fault) => return Err(fault.into()),
-        };
-        if output.json() {
-            output.event("status", &now)?;
-        } else {
-            for line in plain_lines(&now, before.as_ref()) {
-                output.line(&line)?;
-            }
         }
-        before = Some(now);
         looks += 1;
         if args.looks.is_some_and(|most| looks >= most) {
             return Ok(Exit::Ok);

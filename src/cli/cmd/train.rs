@@ -86,6 +86,9 @@ impl Tally {
 }
 
 pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> {
+    if let Some(path) = &args.report {
+        pages::check(path)?;
+    }
     let _tracing = logging::for_training(context, context.settings()?);
     let recipe = learning::recipe_needed(context)?;
     if !recipe.learns() {
@@ -130,8 +133,11 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
         let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
         drive(context, &driver, &leases, &args).await
     })?;
-    if let Some(path) = report {
-        pages::training(context, &path, &wanted)?;
+    if let Some(path) = report
+        && let Err(error) = pages::training(context, &path, &wanted)
+    {
+        // What came of the training is what the exit code says.
+        context.output().warn(&format!("there is no report: {error}"));
     }
     Ok(exit)
 }

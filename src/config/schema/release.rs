@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Size, section};
+use crate::config::{Secret, Size, section};
 
 section! {
     /// The chain of releases.
@@ -16,7 +16,7 @@ section! {
         lfs_url: Option<String>;
         /// `key=value` settings for the git program, such as `credential.helper=store`: Reef's git reads no other
         /// configuration.
-        git_settings: Vec<String> = [];
+        git_settings: Vec<Secret> = [];
         /// Seconds after which one run of the git program is given up.
         git_timeout_s: Duration = 3600.0, min 1.0;
         /// A directory whose files are what every new scenario starts with; used once, when the repository is made.

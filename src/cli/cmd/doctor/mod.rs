@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, format, readiness};
 use crate::config::{EngineKind, Settings};
 use crate::experience::{Experience, StoreOptions};
 
@@ -71,12 +71,13 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
         toolchain(),
         git(),
         git_lfs(),
-        engine(settings),
         libtorch(),
         address(settings),
         open_files(),
         files::time(settings),
     ];
+    findings.extend(startable(settings));
+    findings.extend(mirror(settings, args.offline));
     findings.extend(directory(&settings.storage.dir));
     findings.extend(files::permissions(settings));
     findings.push(store(&settings.storage.experience_db()));
@@ -188,28 +189,35 @@ fn git_lfs() -> Finding {
     }
 }
 
-fn engine(settings: &Settings) -> Finding {
-    let wanted = settings.inference.engine() == EngineKind::Torch;
-    if !cfg!(feature = "torch") {
-        return if wanted {
-            bad(
+/// What the service would refuse to start with.
+fn startable(settings: &Settings) -> Vec<Finding> {
+    let inference = &settings.inference;
+    let nobody =
+        inference.engine() == EngineKind::Upstream && inference.upstream_url.is_none() && inference.url.is_none();
+    let mut findings = Vec::new();
+    for question in &readiness::QUESTIONS {
+        if question.check == "engine" && nobody {
+            // Flags of reef serve may name it.
+            findings.push(warning(
                 "engine",
-                "this build has no embedded engine, but inference.model-path names a model",
-                "build with the feature: ./scripts/setup.sh && cargo build --release",
-            )
-        } else {
-            good("engine", "upstream; this build has no embedded engine")
-        };
+                "nothing is configured that could answer requests",
+                "name a provider: inference.upstream-url, or reef serve --upstream-url; reef init writes a file",
+            ));
+            continue;
+        }
+        match (question.ask)(settings) {
+            Ok(Some(detail)) => findings.push(good(question.check, detail)),
+            Ok(None) => {}
+            Err(error) => {
+                let fix = match error.hints() {
+                    [] => "correct this setting: reef config show tells where each one comes from".to_owned(),
+                    hints => hints.join("; "),
+                };
+                findings.push(bad(question.check, with_causes(error), fix));
+            }
+        }
     }
-    match &settings.inference.model_path {
-        Some(path) if wanted && !path.exists() => bad(
-            "engine",
-            format!("the model {} does not exist", path.display()),
-            "correct inference.model-path, or import a model with reef model import",
-        ),
-        Some(path) if wanted => good("engine", format!("embedded, model {}", path.display())),
-        _ => good("engine", "upstream; the embedded engine is in this build"),
-    }
+    findings
 }
 
 fn address(settings: &Settings) -> Finding {
@@ -256,8 +264,15 @@ fn open_files() -> Finding {
 
 fn directory(dir: &Path) -> Vec<Finding> {
     let check = "directory";
-    // The nearest directory that exists says whether the rest can be made.
-    let there = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    // What exists of the path says whether the rest can be made.
+    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    if !there.is_dir() {
+        return vec![bad(
+            check,
+            format!("{} is a file, and a directory is needed", there.display()),
+            "name another directory with --dir or storage.dir",
+        )];
+    }
     let probe = there.join(format!(".reef-doctor-{}", crate::sys::random::hex_token()));
     let started = Instant::now();
     let written = crate::sys::durable::write(&probe, &[0; 4096]);
@@ -333,16 +348,45 @@ fn store(path: &Path) -> Finding {
             None => good("store", format!("{} with {records} records is intact", path.display())),
             Some(first) => bad("store", format!("{} is damaged: {first}", path.display()), fix),
         },
-        Err(error) => {
-            let error = CliError::from(error);
-            let cause = error
-                .causes()
-                .first()
-                .map(|cause| format!(": {cause}"))
-                .unwrap_or_default();
-            bad("store", format!("{error}{cause}"), fix)
-        }
+        Err(error) => bad("store", with_causes(error), fix),
     }
+}
+
+/// A failure in one line.
+fn with_causes(error: impl Into<CliError>) -> String {
+    let error = error.into();
+    let mut text = error.to_string();
+    for cause in error.causes() {
+        text.push_str(": ");
+        text.push_str(cause);
+    }
+    text
+}
+
+/// Where releases are pushed. A push that fails is made good by the next, so this is never more than a warning.
+fn mirror(settings: &Settings, offline: bool) -> Option<Finding> {
+    let (check, fix) = (
+        "remote",
+        "correct release.remote, or make the repository there: git init --bare",
+    );
+    let url = settings.release.remote.as_ref().filter(|_| settings.release.push)?;
+    let path = url.strip_prefix("file://").unwrap_or(url);
+    // `host:path` is an address of ssh.
+    let here = !path.contains("://") && !path.split('/').next().is_some_and(|first| first.contains(':'));
+    if here {
+        let missing = !Path::new(path).is_dir();
+        return missing.then(|| {
+            warning(
+                check,
+                format!("there is no repository at {path}; nothing is pushed"),
+                fix,
+            )
+        });
+    }
+    let found = (!offline && path.starts_with("http"))
+        .then(|| reachable(check, url, fix))
+        .flatten()?;
+    Some(lenient(found))
 }
 
 fn upstream(settings: &Settings) -> Option<Finding> {
@@ -354,16 +398,18 @@ fn upstream(settings: &Settings) -> Option<Finding> {
 fn collector(settings: &Settings) -> Option<Finding> {
     let url = settings.observability.otlp_endpoint.as_ref()?;
     let fix = "start the collector there, or correct observability.otlp-endpoint; requests do not wait for it";
-    let found = reachable("collector", url, fix)?;
-    Some(Finding {
-        // Traces are lost, nothing else.
-        health: if found.health == Health::Bad {
-            Health::Warning
-        } else {
-            found.health
+    // Traces are lost, nothing else.
+    reachable("collector", url, fix).map(lenient)
+}
+
+fn lenient(found: Finding) -> Finding {
+    match found.health {
+        Health::Bad => Finding {
+            health: Health::Warning,
+            ..found
         },
-        ..found
-    })
+        _ => found,
+    }
 }
 
 /// Only whether something listens: a request could cost money.

@@ -155,6 +155,14 @@ fn for_people(record: &Record, reports: &[Record], consumed: &[Consumed]) -> Str
             },
             &bodies.request,
         );
+        let silent = bodies
+            .turn
+            .as_ref()
+            .is_none_or(|turn| turn.text.is_empty() && turn.reasoning.is_empty() && turn.tool_calls.is_empty());
+        if silent {
+            // Nothing could be read from it, so it is shown as it came.
+            section(&mut text, "response", bodies.response.as_deref().unwrap_or_default());
+        }
         if let Some(turn) = &bodies.turn {
             section(&mut text, "reasoning", turn.reasoning.as_bytes());
             section(&mut text, "answer", turn.text.as_bytes());
