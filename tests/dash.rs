@@ -10,138 +10,19 @@
 )]
 
 mod common;
+#[path = "dash/pane.rs"]
+mod pane;
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
 
 use common::reef::{self, Reef};
 use common::tried;
 use common::upstream::{Upstream, answer};
-use common::{PATIENCE, wait_for};
+use common::wait_for;
+use pane::{Pane, tmux_is_here};
 use serde_json::Value;
 
 const CHAT: &str = include_str!("../src/engine/sse/fixtures/chat.json");
-
-fn tmux_is_here() -> bool {
-    let here = Command::new("tmux")
-        .arg("-V")
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !here {
-        assert!(
-            std::env::var_os("REEF_TMUX").is_none_or(|wanted| wanted != "required"),
-            "tmux is not installed"
-        );
-        eprintln!("skipped: tmux is not installed; scripts/setup.sh installs it");
-    }
-    here
-}
-
-/// A terminal of its own, with a shell in it that runs one command and then shows how it ended.
-struct Pane {
-    socket: String,
-    dir: tempfile::TempDir,
-}
-
-impl Pane {
-    fn start(columns: u16, rows: u16, at: &Path, command: &str, env: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("tmux").to_str().unwrap().to_owned();
-        let program = env!("CARGO_BIN_EXE_reef");
-        let script = dir.path().join("run.sh");
-        // What the terminal is set to before and after tells whether it was given back.
-        fs::write(
-            &script,
-            format!(
-                "cd '{}'\nstty -g > '{dir}/before'\necho shell-first-line\n{env} '{program}' {command} &\necho $! > '{dir}/pid'\n\
-                 fg >/dev/null\ncode=$?\nstty -g > '{dir}/after'\necho ended-with-$code\nexec cat\n",
-                at.display(),
-                dir = dir.path().display(),
-            ),
-        )
-        .unwrap();
-        let pane = Self { socket, dir };
-        let size = (columns.to_string(), rows.to_string());
-        let shell = format!("bash --norc -m '{}'", script.display());
-        let started = pane.tmux(&["new-session", "-d", "-x", &size.0, "-y", &size.1, &shell]);
-        assert!(started.status.success(), "{started:?}");
-        pane
-    }
-
-    fn tmux(&self, args: &[&str]) -> Output {
-        Command::new("tmux")
-            .args(["-S", &self.socket, "-f", "/dev/null"])
-            .args(args)
-            .env_clear()
-            .env("PATH", std::env::var("PATH").unwrap())
-            .env("HOME", self.dir.path())
-            .env("LANG", "C.UTF-8")
-            .env("TERM", "xterm-256color")
-            .output()
-            .unwrap()
-    }
-
-    fn keys(&self, keys: &[&str]) {
-        let sent = self.tmux(&[&["send-keys"], keys].concat());
-        assert!(sent.status.success(), "{sent:?}");
-    }
-
-    /// Closes the open page. A key that follows Escape at once would be taken for one pressed with Alt.
-    fn escape(&self) {
-        self.keys(&["Escape"]);
-        let start = std::time::Instant::now();
-        while self.shown().contains("Esc close") || self.shown().contains("Esc: leave it") {
-            assert!(start.elapsed() < PATIENCE, "still open: {}", self.shown());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    }
-
-    fn shown(&self) -> String {
-        String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p"]).stdout).into_owned()
-    }
-
-    /// Waits until the screen shows every one of these.
-    fn wait(&self, texts: &[&str]) -> String {
-        let mut last = String::new();
-        let start = std::time::Instant::now();
-        while start.elapsed() < PATIENCE {
-            last = self.shown();
-            if texts.iter().all(|text| last.contains(text)) {
-                return last;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        panic!("not within {PATIENCE:?}: {texts:?} in\n{last}");
-    }
-
-    fn pid(&self) -> rustix::process::Pid {
-        wait_for("the process id", || {
-            let text = fs::read_to_string(self.dir.path().join("pid")).ok()?;
-            rustix::process::Pid::from_raw(text.trim().parse().ok()?)
-        })
-    }
-
-    /// The terminal is as it was: the shell's own screen, its lines still there, the same modes.
-    fn given_back(&self) {
-        let shown = self.shown();
-        assert!(shown.contains("shell-first-line"), "{shown}");
-        let flags = self.tmux(&[
-            "display-message",
-            "-p",
-            "#{alternate_on} #{mouse_any_flag} #{cursor_flag}",
-        ]);
-        assert_eq!(String::from_utf8_lossy(&flags.stdout).trim(), "0 0 1");
-        let modes = |name: &str| fs::read_to_string(self.dir.path().join(name)).unwrap();
-        assert_eq!(modes("before"), modes("after"));
-    }
-}
-
-impl Drop for Pane {
-    fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
-    }
-}
 
 /// A service with a few exchanges, a report, and three releases: the first, one served, one held.
 fn service() -> (Upstream, Reef, Vec<String>) {
@@ -355,7 +236,7 @@ fn the_terminal_is_given_back_on_every_signal() {
         pane.wait(&["ended-with-130"]);
         pane.given_back();
     }
-    // Stopped by the shell and continued.
+    // Ended by a key.
     let pane = Pane::start(80, 24, &reef.dir, "dash", "");
     pane.wait(&["serving", "exchanges"]);
     let pid = pane.pid();
@@ -372,6 +253,30 @@ fn the_terminal_is_given_back_on_every_signal() {
             rustix::process::test_kill_process(pid).is_err().then_some(())
         });
     }
+}
+
+#[test]
+fn it_stops_for_the_shell_and_goes_on_where_it_was() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, receipts) = service();
+    let pane = Pane::start(80, 24, &reef.dir, "dash", "");
+    pane.wait(&["serving", "exchanges"]);
+    for _ in 0..2 {
+        pane.keys(&["C-z"]);
+        let shown = pane.wait(&["shell-first-line", "stopped-by-a-key"]);
+        assert!(!shown.contains("exchanges"), "{shown}");
+        // The shell's window may have another size by the time it goes on.
+        pane.tmux(&["resize-window", "-x", "100", "-y", "30"]);
+        pane.keys(&["Enter"]);
+        pane.wait(&["serving", "exchanges", "? keys"]);
+    }
+    pane.keys(&["2"]);
+    pane.wait(&[&receipts[4][receipts[4].len() - 10..]]);
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+    pane.given_back();
 }
 
 #[test]
@@ -423,6 +328,115 @@ fn without_a_terminal_or_a_store_the_reason_and_the_next_step_are_told() {
     let made = reef::run(dir.path(), &["scenario", "create", "later"]);
     assert!(made.status.success(), "{made:?}");
     pane.wait(&["later", "no service"]);
+    pane.keys(&["q"]);
+    pane.wait(&["ended-with-0"]);
+}
+
+#[test]
+fn traffic_says_where_it_ends() {
+    if !tmux_is_here() {
+        return;
+    }
+    let (_upstream, reef, _) = service();
+    let lines: Vec<String> = (0..210)
+        .map(|n| {
+            serde_json::json!({
+                "agent_record_id": format!("e{n}"), "request_type": "inference",
+                "payload": {"model": "m", "messages": [{"role": "user", "content": "hello"}],
+                    "response": {"id": "r", "model": "m", "choices": [{"index": 0,
+                        "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}},
+            })
+            .to_string()
+        })
+        .collect();
+    fs::write(reef.dir.join("records.jsonl"), lines.join("\n")).unwrap();
+    let imported = reef::run(&reef.dir, &["records", "import", "records.jsonl", "--scenario", "s"]);
+    assert!(imported.status.success(), "{imported:?}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let url = format!("dash --url http://{}", reef.address);
+    for (at, command, newest) in [
+        (reef.dir.as_path(), "dash", "the newest 200;"),
+        (elsewhere.path(), url.as_str(), "the newest 100;"),
+    ] {
+        let pane = Pane::start(120, 40, at, command, "");
+        pane.wait(&["● serving"]);
+        pane.keys(&["2"]);
+        pane.wait(&[newest, "reef records list", "e209"]);
+        pane.keys(&["q"]);
+        pane.wait(&["ended-with-0"]);
+    }
+}
+
+/// A body that is no JSON is still what was said, and the one place to see why nothing came of it.
+#[test]
+fn bodies_that_do_not_parse_are_shown_as_they_came() {
+    // Half of a surrogate pair is a character in no text.
+    let said = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"half \ud83d"}}]}"#;
+    let upstream = Upstream::always(answer(200, "application/json", said));
+    let reef = Reef::start(&upstream.url(), &[]);
+    let asked = r#"{"model":"m","messages":[{"role":"user","content":"lone \ud83d"}]}"#;
+    let mut response = reef.post("/v1/chat/completions", asked);
+    let receipt = response.receipt().unwrap();
+    assert_eq!(response.text(), said);
+    let shown = reef::run(&reef.dir, &["records", "show", &receipt]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.contains(asked) && shown.contains(&format!("response\n  {said}")),
+        "{shown}"
+    );
+    if !tmux_is_here() {
+        return;
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    let url = format!("dash --url http://{}", reef.address);
+    for (at, command) in [(reef.dir.as_path(), "dash"), (elsewhere.path(), url.as_str())] {
+        let pane = Pane::start(120, 40, at, command, "");
+        pane.wait(&["● serving"]);
+        pane.keys(&["2"]);
+        pane.wait(&[&receipt[receipt.len() - 10..]]);
+        pane.keys(&["Enter"]);
+        let page = pane.wait(&["response", said, asked]);
+        assert!(!page.contains("{}"), "{page}");
+        pane.escape();
+        pane.keys(&["q"]);
+        pane.wait(&["ended-with-0"]);
+    }
+}
+
+/// Of a held release that somebody decided on, nothing says any longer that it waits.
+#[test]
+fn what_a_person_decided_is_no_longer_held() {
+    let (_upstream, reef, _) = service();
+    let url = format!("http://{}", reef.address);
+    let said = |args: &[&str]| {
+        let output = reef::run(&reef.dir, args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let watch = ["status", "--watch", "--looks", "1"];
+    for from in [&[][..], &["--url", &url][..]] {
+        let now = said(&[&watch[..], from].concat());
+        assert!(now.contains(" step=2:held"), "{now}");
+    }
+    let newest = said(&["release", "log", "-s", "s", "--json"]);
+    let newest: Value = serde_json::from_str(newest.lines().next().unwrap()).unwrap();
+    assert_eq!(newest["outcome"], "held");
+    said(&["release", "reject", newest["release_id"].as_str().unwrap(), "-s", "s"]);
+    for from in [&[][..], &["--url", &url][..]] {
+        let now = said(&[&watch[..], from].concat());
+        assert!(now.contains(" step=2:refused"), "{now}");
+        let now = said(&[&watch[..], from, &["--json"][..]].concat());
+        let now: Value = serde_json::from_str(now.lines().next().unwrap()).unwrap();
+        assert_eq!(now["scenarios"][0]["outcome"], "refused");
+    }
+    if !tmux_is_here() {
+        return;
+    }
+    let pane = Pane::start(120, 40, &reef.dir, "dash", "");
+    pane.wait(&["● serving", "✗ refused"]);
+    pane.keys(&["3"]);
+    let shown = pane.wait(&["loop:", "✗ refused"]);
+    assert!(!shown.contains("? held"), "{shown}");
     pane.keys(&["q"]);
     pane.wait(&["ended-with-0"]);
 }

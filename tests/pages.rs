@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::reef;
+use common::{reef, wait_for};
 
 fn run(dir: &Path, args: &[&str]) -> String {
     let output = reef::run(dir, args);
@@ -165,4 +165,48 @@ fn status_goes_on_in_plain_lines_and_in_events() {
     assert_eq!(events.len(), 2);
     assert_eq!(events[0]["event"], "status");
     assert_eq!(events[1]["scenarios"][0]["reports"], 60);
+}
+
+/// An open file outlives its name: what was removed, or replaced, must not be shown for ever.
+#[test]
+fn status_notices_a_store_that_goes_and_another_that_takes_its_place() {
+    for json in [false, true] {
+        let dir = deployment();
+        let mut watch = reef::command(dir.path())
+            .args(["status", "--watch", "--interval", "0.1", "--looks", "600"])
+            .args(json.then_some("--json"))
+            .stdout(fs::File::create(dir.path().join("out")).unwrap())
+            .stderr(fs::File::create(dir.path().join("err")).unwrap())
+            .spawn()
+            .unwrap();
+        let said = |file: &str, text: &str| {
+            wait_for(text, || {
+                let said = fs::read_to_string(dir.path().join(file)).unwrap();
+                said.contains(text).then_some(said)
+            })
+        };
+        said("out", "60");
+        fs::rename(dir.path().join(".reef"), dir.path().join("gone")).unwrap();
+        fs::remove_dir_all(dir.path().join("gone")).unwrap();
+        said("err", "there is no store at");
+        // Nothing is told of what is gone.
+        let lines = fs::read_to_string(dir.path().join("out")).unwrap().lines().count();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(
+            fs::read_to_string(dir.path().join("out")).unwrap().lines().count(),
+            lines
+        );
+        run(dir.path(), &["scenario", "create", "another"]);
+        said("out", "another");
+        if !json {
+            said("out", " s is gone");
+        }
+        // Replaced between two looks.
+        run(dir.path(), &["--dir", "beside", "scenario", "create", "third"]);
+        fs::rename(dir.path().join(".reef"), dir.path().join("old")).unwrap();
+        fs::rename(dir.path().join("beside"), dir.path().join(".reef")).unwrap();
+        said("out", "third");
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+    }
 }

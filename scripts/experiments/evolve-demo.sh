@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The whole circle of an evolving harness with the real Pi, no GPU and no internet once Pi is installed: three tasks fail
-# through reef-pi, the runs are graded with reef-pi report, a change is proposed, Pi does the suite's tasks on both trees
-# in sandboxes, the gate decides, the release is installed with reef-pi update, and the same three tasks pass. Prints each
-# stage. The model is scripted (tests/evolution/model.rs): it answers rightly only where the harness tells it to.
+# The whole circle of an evolving harness with the real Pi, no GPU and no internet once Pi is installed: three coding tasks
+# fail through reef-pi, the runs are graded with reef-pi report, a change is proposed, Pi does the suite's tasks on both
+# trees in sandboxes, the gate decides, the release is installed with reef-pi update, and the same three tasks pass.
+# Prints each stage; ends by itself in minutes. The model is scripted (tests/evolution/coder.rs): it writes right programs
+# only where the harness tells it to try them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scripts/agents.sh pi

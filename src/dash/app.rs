@@ -8,7 +8,7 @@ use super::event::{Effect, Event};
 use super::history::History;
 use super::page::Page;
 use super::rows;
-use super::snapshot::{ScenarioFacts, Snapshot, StepFacts};
+use super::snapshot::{Newest, ScenarioFacts, Snapshot, StepFacts};
 use super::source::{Choice, Fault, Want};
 use super::theme::Theme;
 use crate::telemetry::LogLine;
@@ -213,11 +213,36 @@ impl App {
         self.now_us = self.now_us.max(snapshot.at_us);
         self.fault = None;
         self.history.push(&snapshot);
-        if self.scenario.is_none() {
-            self.scenario = snapshot.focus.as_ref().map(|focus| focus.scenario.clone());
-        }
+        self.follow(&snapshot);
         self.snapshot = Some(Arc::new(snapshot));
         self.settle();
+    }
+
+    /// Where the scenario in focus does not exist, or no longer, the source shows another one. That is said, and the
+    /// focus goes along: a person decides on what the screen names.
+    fn follow(&mut self, snapshot: &Snapshot) {
+        let shown = snapshot.focus.as_ref().map(|focus| focus.scenario.clone());
+        let Some(wanted) = self.scenario.clone() else {
+            self.scenario = shown;
+            return;
+        };
+        let has = |of: &Snapshot| of.scenarios.iter().any(|facts| facts.name == wanted);
+        if has(snapshot) {
+            return;
+        }
+        match shown {
+            Some(shown) => {
+                self.message = Some(format!("there is no scenario {wanted}; this is {shown}"));
+                self.page = None;
+                self.scenario = Some(shown);
+            }
+            // Said once; it is looked into when it appears.
+            None if self.snapshot.as_deref().is_none_or(has) => {
+                self.message = Some(format!("there is no scenario {wanted}"));
+                self.page = None;
+            }
+            None => {}
+        }
     }
 
     /// Keeps every selection on what it was on.
@@ -228,6 +253,12 @@ impl App {
         }
         let keys = self.change_keys();
         self.changes.settle(&keys);
+        self.keep_window();
+    }
+
+    /// Keeps the window of the charts on steps that exist: it goes back no further than its first step is the oldest.
+    pub(super) fn keep_window(&mut self) {
+        self.zoom.back = self.zoom.back.min(self.steps().saturating_sub(self.zoom.steps));
     }
 
     fn change_keys(&self) -> Vec<String> {
@@ -248,7 +279,13 @@ impl App {
         (!std::mem::replace(&mut self.reading_logs, true)).then_some(Effect::ReadLogs)
     }
 
-    /// Changes the scenario in focus; what was seen of the other one is shown until the next look.
+    /// The scenario that the lists show: the one in focus as soon as a look has reached it.
+    pub(super) fn shown_scenario(&self) -> Option<&str> {
+        let snapshot = self.snapshot.as_ref()?;
+        snapshot.focus.as_ref().map(|focus| focus.scenario.as_str())
+    }
+
+    /// Changes the scenario in focus; what was seen of the other one is shown, under its name, until the next look.
     pub(super) fn choose(&mut self, scenario: String) -> Vec<Effect> {
         if self.scenario.as_deref() == Some(scenario.as_str()) {
             return Vec::new();
@@ -299,8 +336,27 @@ impl App {
         }
     }
 
+    /// How many steps of the scenario were read, whatever the filter.
+    pub(super) fn steps(&self) -> usize {
+        let focus = self.snapshot.as_ref().and_then(|snapshot| snapshot.focus.as_ref());
+        focus.map_or(0, |focus| focus.steps.len())
+    }
+
+    /// How many records of the scenario were read, whatever the filter.
+    pub(super) fn records(&self) -> usize {
+        let focus = self.snapshot.as_ref().and_then(|snapshot| snapshot.focus.as_ref());
+        focus.map_or(0, |focus| focus.records.len())
+    }
+
+    /// Which lists of the scenario end before all there is.
+    pub(super) fn newest(&self) -> Newest {
+        let focus = self.snapshot.as_ref().and_then(|snapshot| snapshot.focus.as_ref());
+        focus.map(|focus| focus.newest).unwrap_or_default()
+    }
+
+    /// What the overview knows of the scenario that the lists show.
     pub(super) fn focused(&self) -> Option<&ScenarioFacts> {
-        let name = self.scenario.as_deref()?;
+        let name = self.shown_scenario()?;
         self.snapshot
             .as_ref()?
             .scenarios

@@ -124,7 +124,7 @@ impl Change<'_> {
     /// Where it is, or how it ended.
     pub(super) fn state(&self) -> &str {
         match self {
-            Self::Held(step) | Self::Step(step) => &step.outcome,
+            Self::Held(step) | Self::Step(step) => step.became(),
             Self::Request(request) => &request.state,
             Self::Proposal(proposal) => &proposal.state,
             Self::Attempt(attempt) => &attempt.state,

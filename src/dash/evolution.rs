@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::read::{moment, text, whole};
+use super::text::figures;
 
 /// An attempt at a better tree.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -188,7 +189,7 @@ pub(super) fn attempt(of: &Value) -> AttemptFacts {
             .as_object()
             .into_iter()
             .flatten()
-            .map(|(name, value)| (name.clone(), shown(value)))
+            .map(|(name, value)| (name.clone(), figures(value)))
             .collect(),
         worse_on: items(&of["worse_on"]).iter().map(shown).collect(),
         failures: items(&of["failures"])

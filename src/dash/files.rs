@@ -1,6 +1,7 @@
 //! Snapshots from the files of this machine, read-only, and from the status of the service that runs on them.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -8,8 +9,8 @@ use serde_json::Value;
 use super::evolution::{self, AttemptFacts, Evolution};
 use super::read;
 use super::snapshot::{
-    DiffFile, Evidence, FileFacts, Focus, JobFacts, RecordDetail, RecordFacts, ScenarioFacts, Service, Snapshot,
-    StepFacts,
+    DiffFile, Evidence, FileFacts, Focus, JobFacts, Newest, RecordDetail, RecordFacts, ScenarioFacts, Service,
+    Snapshot, StepFacts, became,
 };
 use super::source::{Choice, Fault, Source, Want};
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
@@ -80,9 +81,15 @@ pub struct FilesAt {
 pub struct Files<O> {
     at: FilesAt,
     outside: O,
-    store: Option<Experience>,
+    store: Option<Opened>,
     rewards: HashMap<ScenarioName, (Option<u64>, Vec<f64>)>,
     seen: Option<Seen>,
+}
+
+/// The store, and which file it is: another one may take its place under the same name.
+struct Opened {
+    store: Experience,
+    file: (u64, u64),
 }
 
 /// What the store said last, and when that is still all it has to say.
@@ -105,21 +112,30 @@ impl<O: Outside> Files<O> {
     }
 
     fn store(&mut self) -> Result<Experience, Fault> {
-        if let Some(store) = &self.store {
-            return Ok(store.clone());
+        // An open file outlives its name: without this a store that was removed or replaced would be shown for ever.
+        let file = std::fs::metadata(&self.at.database).map(|of| (of.dev(), of.ino())).ok();
+        if let (Some(opened), Some(file)) = (&self.store, file)
+            && opened.file == file
+        {
+            return Ok(opened.store.clone());
         }
-        if !self.at.database.exists() {
+        (self.store, self.seen) = (None, None);
+        self.rewards.clear();
+        let Some(file) = file else {
             return Err(
                 Fault::new(format!("there is no store at {}", self.at.database.display()))
                     .hint("reef serve creates it; or name the directory that holds it with --dir or -c"),
             );
-        }
+        };
         let options = StoreOptions {
             readers: 1,
             ..StoreOptions::default()
         };
         let store = Experience::open_read_only(&self.at.database, options)?;
-        self.store = Some(store.clone());
+        self.store = Some(Opened {
+            store: store.clone(),
+            file,
+        });
         Ok(store)
     }
 
@@ -174,7 +190,13 @@ impl<O: Outside> Files<O> {
             ..RecordQuery::default()
         })?;
         let head = steps.iter().find(|step| step.outcome == "released");
+        let evolution = evolution(store, scenario)?;
         Ok(Focus {
+            newest: Newest {
+                records: records.len() >= RECORDS,
+                steps: steps.len() >= STEPS as usize,
+                attempts: evolution.attempts.len() >= ATTEMPTS as usize,
+            },
             scenario: scenario.to_string(),
             records: records.iter().map(record_facts).collect(),
             jobs: store.jobs(scenario, JOBS)?.iter().map(job).collect(),
@@ -182,7 +204,7 @@ impl<O: Outside> Files<O> {
                 .map(|step| self.files(&step.release.release_id))
                 .unwrap_or_default(),
             steps: steps.iter().map(step).collect(),
-            evolution: evolution(store, scenario)?,
+            evolution,
         })
     }
 
@@ -406,7 +428,7 @@ fn scenario_facts(scenario: &Scenario, stats: &Stats, facts: &LoopFacts) -> Scen
             .as_ref()
             .and_then(|served| Some(served.runtime_load_id.as_ref()?.to_string())),
         step: step.map(|step| step.step),
-        outcome: step.map(|step| step.outcome.clone()),
+        outcome: step.map(|step| became(&step.outcome, step.state.as_deref().unwrap_or_default()).to_owned()),
         step_us: step.map(|step| step.at_us),
         // Without a service the open job is all there is to say.
         phase: open.map(|open| open.stage.clone()).unwrap_or_default(),
@@ -464,15 +486,21 @@ fn job(job: &Job) -> JobFacts {
 }
 
 fn record_detail(record: &Record, reports: &[Record], consumed: &[crate::experience::Consumed]) -> RecordDetail {
-    let payload = |record: &Record| -> Value {
-        let bodies = record.bodies.as_ref();
-        bodies
-            .and_then(|bodies| serde_json::from_slice(&bodies.request).ok())
-            .unwrap_or(Value::Null)
+    let parsed = |bytes: &[u8]| -> Value {
+        serde_json::from_slice(bytes).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(bytes).as_ref()))
+    };
+    // As the service gives it: what is no object stands under `body`.
+    let payload = |record: &Record| match record.bodies.as_ref().map(|bodies| parsed(&bodies.request)) {
+        None => Value::Null,
+        Some(fields @ Value::Object(_)) => fields,
+        Some(other) => serde_json::json!({"body": other}),
     };
     let mut json = record.row.to_json();
     json["payload"] = payload(record);
     if let Some(bodies) = &record.bodies {
+        if let (Some(response), Some(payload)) = (&bodies.response, json["payload"].as_object_mut()) {
+            payload.insert("response".to_owned(), parsed(response));
+        }
         json["turn"] = serde_json::to_value(&bodies.turn).unwrap_or(Value::Null);
         json["capture"] = bodies
             .capture

@@ -120,10 +120,10 @@ fn act(app: &mut App, action: Action) -> Vec<Effect> {
         Action::MaximiseChart => app.zoom.maximised = !app.zoom.maximised,
         Action::ZoomIn => zoom(app, -1),
         Action::ZoomOut => zoom(app, 1),
-        Action::Left => app.zoom.back = (app.zoom.back + app.zoom.steps / 4 + 1).min(steps_seen(app)),
+        Action::Left => pan(app, app.zoom.back + app.zoom.steps / 4 + 1),
         Action::OtherSide if app.page.is_none() => app.other_side(),
         Action::OtherSide => {}
-        Action::Right => app.zoom.back = app.zoom.back.saturating_sub(app.zoom.steps / 4 + 1),
+        Action::Right => pan(app, app.zoom.back.saturating_sub(app.zoom.steps / 4 + 1)),
         Action::Severity => {
             app.severity = (app.severity + 1) % crate::telemetry::LEVELS.len();
             app.settle();
@@ -140,13 +140,15 @@ fn show(app: &mut App, screen: Screen) -> Vec<Effect> {
     logs.into_iter().collect()
 }
 
-fn steps_seen(app: &App) -> usize {
-    rows::steps(app, Screen::Training).len().saturating_sub(1)
+fn pan(app: &mut App, back: usize) {
+    app.zoom.back = back;
+    app.keep_window();
 }
 
 fn zoom(app: &mut App, by: isize) {
     let at = ZOOMS.iter().position(|steps| *steps >= app.zoom.steps).unwrap_or(0);
     app.zoom.steps = ZOOMS[at.saturating_add_signed(by).min(ZOOMS.len() - 1)];
+    app.keep_window();
 }
 
 fn page_lines(app: &App) -> isize {
@@ -194,11 +196,17 @@ fn other_scenario(app: &mut App, by: isize) -> Vec<Effect> {
     app.choose(next)
 }
 
+/// Whose lines are on the screen. After a change of the focus these are the other scenario's until the next look, and
+/// what is done with a line is done to the scenario it belongs to.
+fn shown_scenario(app: &App) -> String {
+    app.shown_scenario().unwrap_or_default().to_owned()
+}
+
 fn open(app: &mut App) -> Vec<Effect> {
     if app.page.is_some() {
         return Vec::new();
     }
-    let (scenario, at) = (app.scenario.clone().unwrap_or_default(), app.cursor());
+    let (scenario, at) = (shown_scenario(app), app.cursor());
     match app.screen {
         Screen::Overview => {
             let Some(name) = rows::scenarios(app).get(at).map(|facts| facts.name.clone()) else {
@@ -288,7 +296,7 @@ fn copy(app: &mut App) -> Vec<Effect> {
 }
 
 fn diff(app: &mut App) -> Vec<Effect> {
-    let scenario = app.scenario.clone().unwrap_or_default();
+    let scenario = shown_scenario(app);
     let Some(step) = app.selected_step() else {
         return Vec::new();
     };
@@ -339,7 +347,7 @@ fn ask(app: &mut App, decision: Decision) {
     app.question = Some(Question {
         choice: Choice {
             decision,
-            scenario: app.scenario.clone().unwrap_or_default(),
+            scenario: shown_scenario(app),
             release: step.release.clone(),
             head,
             note: String::new(),

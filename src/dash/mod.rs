@@ -36,6 +36,8 @@ pub use source::{Choice, Decision, Fault, Source, Want};
 pub use theme::Theme;
 
 #[cfg(test)]
+mod edges_tests;
+#[cfg(test)]
 mod pictures;
 #[cfg(test)]
 mod sample;

@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::event::Effect;
 use super::evolution::{AttemptFacts, ProposalFacts, RequestFacts};
@@ -107,6 +107,9 @@ impl Page {
     }
 }
 
+/// Columns for the names of pairs, with the gap to their values.
+const LABEL: usize = 14;
+
 struct Lines {
     width: usize,
     theme: Theme,
@@ -114,8 +117,29 @@ struct Lines {
 }
 
 impl Lines {
+    /// Adds a line, or several where it is wider than the page: what is cut off at the edge cannot be read anywhere.
     fn push(&mut self, line: Line<'static>) {
-        self.lines.push(line);
+        if line.width() <= self.width {
+            self.lines.push(line);
+            return;
+        }
+        let style = line.style;
+        let (mut row, mut used) = (Vec::new(), 0);
+        for span in line.spans {
+            let mut piece = String::new();
+            for c in span.content.chars() {
+                let columns = c.width().unwrap_or(0);
+                if used + columns > self.width && used > 0 {
+                    row.push(Span::styled(std::mem::take(&mut piece), span.style));
+                    self.lines.push(Line::from(std::mem::take(&mut row)).style(style));
+                    used = 0;
+                }
+                piece.push(c);
+                used += columns;
+            }
+            row.push(Span::styled(piece, span.style));
+        }
+        self.lines.push(Line::from(row).style(style));
     }
 
     fn head(&mut self, title: &str) {
@@ -139,14 +163,37 @@ impl Lines {
     }
 
     fn pair(&mut self, name: &str, value: &str) {
+        self.pair_in(LABEL, name, value);
+    }
+
+    /// Pairs below each other, with as much room for their names as the longest needs.
+    fn pairs(&mut self, pairs: &[(String, String)]) {
+        let longest = pairs
+            .iter()
+            .map(|(name, _)| text::clean(name).width())
+            .max()
+            .unwrap_or(0);
+        let column = (longest + 2).min(self.width / 2).max(LABEL);
+        for (name, value) in pairs {
+            self.pair_in(column, name, value);
+        }
+    }
+
+    /// A pair whose value begins at `column`. A name that would run into it stands above.
+    fn pair_in(&mut self, column: usize, name: &str, value: &str) {
         if value.is_empty() {
             return;
         }
-        let room = self.width.saturating_sub(14).max(10);
-        for (at, piece) in wrap(&text::clean(value), room).into_iter().enumerate() {
-            let label = if at == 0 { text::clean(name) } else { String::new() };
+        let mut label = text::clean(name);
+        if label.width() >= column {
+            let above = Line::styled(std::mem::take(&mut label), self.theme.faint());
+            self.push(above);
+        }
+        let room = self.width.saturating_sub(column).max(10);
+        for piece in wrap(&text::clean(value), room) {
+            let pad = " ".repeat(column - label.width());
             self.push(Line::from(vec![
-                Span::styled(format!("{label:<14}"), self.theme.faint()),
+                Span::styled(format!("{}{pad}", std::mem::take(&mut label)), self.theme.faint()),
                 Span::raw(piece),
             ]));
         }
@@ -229,6 +276,7 @@ fn record(out: &mut Lines, detail: &RecordDetail) {
     let sections = [
         ("reasoning", detail.reasoning.as_str()),
         ("answer", detail.answer.as_str()),
+        ("response", detail.response.as_deref().unwrap_or_default()),
     ];
     for (title, body) in sections {
         if !body.is_empty() {
@@ -279,10 +327,12 @@ fn verdict(out: &mut Lines, verdict: &Verdict) {
     out.text(&verdict.reason);
     if !verdict.figures.is_empty() {
         out.head("figures");
-        for (name, value) in &verdict.figures {
-            let shown = value.as_f64().map_or_else(|| value.to_string(), text::figure);
-            out.pair(name, &shown);
-        }
+        let figures = verdict.figures.iter();
+        out.pairs(
+            &figures
+                .map(|(name, value)| (name.clone(), text::figures(value)))
+                .collect::<Vec<_>>(),
+        );
     }
     out.head(&format!("tasks ({} pairs)", verdict.pairs.len()));
     let task_width = out.width.saturating_sub(32).clamp(8, 50);
@@ -359,15 +409,96 @@ fn log(out: &mut Lines, line: &LogLine) {
     out.pair("level", &line.level);
     out.pair("from", &line.target);
     out.pair("message", &line.message);
-    for (name, value) in &line.fields {
+    let fields = line.fields.iter().map(|(name, value)| {
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        out.pair(name, &shown);
-    }
+        (name.clone(), shown)
+    });
+    out.pairs(&fields.collect::<Vec<_>>());
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// The end of an error is often the part that tells what to do.
+    #[test]
+    fn nothing_on_a_page_is_cut_off_at_the_edge() {
+        let fault =
+            Fault::new("the head of scenario math moved: expected 074e54ac, found 8b5e11d0 世界; nothing was done")
+                .hint("look at the releases again, and decide on what is served by now");
+        let words: String = fault.message.clone() + fault.hint.as_deref().unwrap();
+        for width in [10, 37, 38, 56, 80] {
+            let lines = shown(Body::Failed(fault.clone()), width);
+            assert_eq!(lines.concat(), format!("! {words}"), "{width}");
+        }
+        let mut evidence = crate::dash::sample::evidence();
+        let verdict = evidence.verdict.as_mut().unwrap();
+        verdict.evaluator = "tasks/a-suite-with-a-long-name-that-somebody-gave-it".to_owned();
+        let mut attempt = crate::dash::sample::tried();
+        attempt.verdict = Some(("rejected".to_owned(), "won 1, lost 5 of 8 pairs ".repeat(9)));
+        let files = vec![DiffFile {
+            path: "a/path/that/is/long".repeat(9),
+            lines: vec!["+a line".repeat(30)],
+        }];
+        let bodies = || {
+            [
+                Body::Evidence(Box::new(evidence.clone())),
+                Body::Attempt(Box::new(attempt.clone())),
+                Body::Diff(files.clone()),
+                Body::Record(Box::new(crate::dash::sample::detail())),
+            ]
+        };
+        for width in [10, 24, 38, 56, 80] {
+            for lines in bodies().map(|body| shown(body, width)) {
+                for line in &lines {
+                    assert!(line.width() <= usize::from(width), "{line:?} in {width}");
+                }
+            }
+        }
+        let [evidence, attempt, diff, _] = bodies().map(|body| shown(body, 38).concat());
+        assert!(evidence.contains("long-name-that-somebody-gave-it"), "{evidence}");
+        assert!(attempt.contains(&"won 1, lost 5 of 8 pairs ".repeat(9)), "{attempt}");
+        assert!(diff.contains(&"a/path/that/is/long".repeat(9)), "{diff}");
+    }
+
+    fn shown(body: Body, width: u16) -> Vec<String> {
+        let page = Page::showing("a page".to_owned(), body);
+        page.lines(width, Theme::Plain)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn a_name_never_runs_into_its_value_and_figures_are_rounded() {
+        let mut evidence = crate::dash::sample::evidence();
+        let figures = &mut evidence.verdict.as_mut().unwrap().figures;
+        figures.insert("candidate_mean".to_owned(), json!(0.733_984_375));
+        figures.insert("e_value_needed".to_owned(), json!(10.0));
+        figures.insert("interval".to_owned(), json!([0.012_345_678_9, 0.498_765_432_1]));
+        figures.insert("seeds".to_owned(), json!({"first": 0.123_456_789, "rule": "review"}));
+        let lines = shown(Body::Evidence(Box::new(evidence)), 80);
+        for line in [
+            "candidate_mean  0.7340",
+            "e_value_needed  10",
+            "interval        [0.0123, 0.4988]",
+            "seeds           first 0.1235, rule review",
+        ] {
+            assert!(lines.iter().any(|other| other == line), "{line:?} in {lines:#?}");
+        }
+        // A name for which the column is too narrow stands above its value.
+        let name = "a.name.that.is.longer.than.half.of.the.page";
+        let mut line = crate::dash::sample::logs().swap_remove(0);
+        line.fields.insert(name.to_owned(), json!("value"));
+        let lines = shown(Body::Log(line), 40);
+        let at = lines.iter().position(|line| line.trim() == "value").unwrap();
+        assert!(
+            name.starts_with(&lines[at - 1]) || name.ends_with(&lines[at - 1]),
+            "{lines:#?}"
+        );
+    }
 
     #[test]
     fn wide_characters_count_twice_and_nothing_is_lost() {

@@ -3,8 +3,8 @@
 use super::snapshot::{ScenarioFacts, Snapshot};
 use super::text;
 
-/// One line for every scenario that changed since the look before; all of them at the first look. The service has a
-/// line of its own.
+/// One line for every scenario that changed or went since the look before; all of them at the first look. The service
+/// has a line of its own.
 pub fn plain_lines(now: &Snapshot, before: Option<&Snapshot>) -> Vec<String> {
     let mut lines = Vec::new();
     let service = service(now);
@@ -22,6 +22,11 @@ pub fn plain_lines(now: &Snapshot, before: Option<&Snapshot>) -> Vec<String> {
             format!(" (+{}/s)", text::figure_short(more as f64 / seconds))
         });
         lines.push(format!("{} {}", text::clock(now.at_us), scenario(facts, &rate)));
+    }
+    for was in before.map(|before| before.scenarios.as_slice()).unwrap_or_default() {
+        if !now.scenarios.iter().any(|facts| facts.name == was.name) {
+            lines.push(format!("{} {} is gone", text::clock(now.at_us), text::clean(&was.name)));
+        }
     }
     if now.scenarios.is_empty() && before.is_none() {
         lines.push(format!("{} no scenario yet", text::clock(now.at_us)));
@@ -112,6 +117,11 @@ mod tests {
         let lines = plain_lines(&next, Some(&first));
         assert_eq!(lines.len(), 1);
         assert!(lines[0].contains("exchanges=1922 (+4.5/s)"), "{lines:?}");
+        next.scenarios.remove(2);
+        assert_eq!(
+            plain_lines(&next, Some(&first)).last().unwrap(),
+            "15:09:28 triage is gone"
+        );
         next.service = None;
         assert!(plain_lines(&next, Some(&first))[0].contains("service not running"));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::snapshot::{CaptureFacts, Live, RecordDetail, RecordFacts, ReportFacts, ScenarioFacts, StepFacts};
+use super::snapshot::{CaptureFacts, Live, RecordDetail, RecordFacts, ReportFacts, ScenarioFacts, StepFacts, became};
 
 pub(super) fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
@@ -66,17 +66,45 @@ pub(super) fn feedback(payload: &Value) -> String {
     }
 }
 
+/// A request for reading. One that is no JSON object stands alone under `body`, where the tags have their place beside it.
+fn request(mut payload: Map<String, Value>) -> Option<String> {
+    let alone = payload.keys().all(|key| key == "body" || key == "metadata");
+    match payload.remove("body") {
+        Some(Value::String(text)) if alone => Some(text),
+        Some(body) => {
+            payload.insert("body".to_owned(), body);
+            serde_json::to_string_pretty(&payload).ok()
+        }
+        None => serde_json::to_string_pretty(&payload).ok(),
+    }
+}
+
+/// A response for reading: of a stream its events, of anything else JSON indented, or what came.
+fn raw(mut response: Value) -> Option<String> {
+    if response["stream"] == true {
+        response = response["body"].take();
+    }
+    match response {
+        Value::String(text) => Some(text).filter(|text| !text.is_empty()),
+        Value::Null => None,
+        other => serde_json::to_string_pretty(&other).ok(),
+    }
+}
+
 /// A record as `GET …/records/{id}` gives it.
 pub(super) fn detail(record: &Value) -> RecordDetail {
     let mut payload = record["payload"].as_object().cloned().unwrap_or_default();
-    payload.remove("response");
+    let response = payload.remove("response");
     let turn = &record["turn"];
     let reports = record["reports"].as_array().map(Vec::as_slice).unwrap_or_default();
     let calls = turn["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let capture = record.get("capture").filter(|capture| capture.is_object());
+    let said = |key: &str| turn[key].as_str().is_some_and(|text| !text.is_empty());
+    let turned = said("text") || said("reasoning") || !calls.is_empty();
     RecordDetail {
         facts: self::record(record),
-        request: serde_json::to_string_pretty(&Value::Object(payload)).ok(),
+        request: request(payload),
+        response: response.filter(|_| !turned).and_then(raw),
         answer: text(turn, "text").unwrap_or_default(),
         reasoning: text(turn, "reasoning").unwrap_or_default(),
         tool_calls: calls
@@ -215,7 +243,8 @@ pub(super) fn scenario(name: &str, of: &Value) -> ScenarioFacts {
         mode: text(of, "training_mode").unwrap_or_default(),
         release: text(of, "release_id"),
         step: whole(last, "step"),
-        outcome: text(last, "outcome"),
+        outcome: text(last, "outcome")
+            .map(|outcome| became(&outcome, &text(last, "state").unwrap_or_default()).to_owned()),
         step_us: moment(last, "recorded_at"),
         exchanges: whole(of, "exchanges").unwrap_or(0),
         reports: whole(of, "reports").unwrap_or(0),
@@ -236,4 +265,43 @@ pub(super) fn scenario(name: &str, of: &Value) -> ScenarioFacts {
     };
     add_loop(&mut facts, of);
     facts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_shown_as_it_came() {
+        let of = |request: Value, response: Value, turn: Value| {
+            let mut payload = request;
+            payload["response"] = response;
+            let detail = detail(&json!({"payload": payload, "turn": turn}));
+            (detail.request.unwrap(), detail.response)
+        };
+        let raw = r#"{"model":"m","x":"\ud83d"}"#;
+        // As the service gives a body that is no JSON.
+        for beside in [
+            json!({"body": raw}),
+            json!({"body": raw, "metadata": {"tags": {"a": "b"}}}),
+        ] {
+            let shown = of(beside, json!("no JSON"), Value::Null);
+            assert_eq!(shown, (raw.to_owned(), Some("no JSON".to_owned())));
+        }
+        let (request, response) = of(json!({"model": "m"}), json!({"n": 1}), json!({"text": ""}));
+        assert_eq!(
+            (request.as_str(), response.as_deref()),
+            ("{\n  \"model\": \"m\"\n}", Some("{\n  \"n\": 1\n}"))
+        );
+        // A stream, and an answer that was read.
+        let stream = json!({"stream": true, "body": "data: {\n\n", "message": null});
+        assert_eq!(of(json!({}), stream, Value::Null).1.as_deref(), Some("data: {\n\n"));
+        assert_eq!(of(json!({}), json!({"n": 1}), json!({"text": "an answer"})).1, None);
+        assert_eq!(
+            of(json!({}), json!({}), json!({"tool_calls": [{"name": "look"}]})).1,
+            None
+        );
+    }
 }

@@ -8,7 +8,7 @@ use similar::TextDiff;
 use super::evolution::{self, AttemptFacts, Evolution};
 use super::read;
 use super::snapshot::{
-    DiffFile, Evidence, FileFacts, Focus, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
+    DiffFile, Evidence, FileFacts, Focus, Newest, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
 };
 use super::source::{Choice, Decision, Fault, Source, Want};
 use crate::sys::clock;
@@ -23,7 +23,7 @@ const REQUESTS: usize = 20;
 const REWARDS: usize = 40;
 /// Scenarios that get a sparkline.
 const SPARKED: usize = 32;
-/// Looks after which the chain is read again although status shows no change: a refusal of a held release shows only there.
+/// Looks after which the chain is read again although status shows no change: a refusal of an earlier held release shows only there.
 const STALE_LOOKS: u32 = 10;
 /// Larger files are named, not compared or shown.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -94,16 +94,23 @@ impl<F: Fetch> Remote<F> {
             .fetch
             .get(&self.path(scenario, &format!("records?order=newest&limit={RECORDS}")))?;
         let release = read::text(of, "release_id");
+        let (records, steps) = (list(&page["records"]), self.steps(scenario, STEPS)?);
+        let evolution = self.evolution(scenario)?;
         let focus = Focus {
             scenario: scenario.to_owned(),
-            records: list(&page["records"]).iter().map(read::record).collect(),
-            steps: self.steps(scenario, STEPS)?,
+            newest: Newest {
+                records: records.len() >= RECORDS,
+                steps: steps.len() >= STEPS,
+                attempts: evolution.attempts.len() >= ATTEMPTS,
+            },
+            records: records.iter().map(read::record).collect(),
+            steps,
             jobs: Vec::new(),
             files: release
                 .map(|release| self.files(scenario, &release))
                 .transpose()?
                 .unwrap_or_default(),
-            evolution: self.evolution(scenario)?,
+            evolution,
         };
         self.seen = Some(Seen {
             scenario: scenario.to_owned(),
@@ -187,8 +194,11 @@ fn list(value: &Value) -> &[Value] {
 
 /// Whether a scenario's status shows no reason to read its records and chain again.
 fn same(before: &Value, now: &Value) -> bool {
-    // An attempt moves on with the phase of its step.
-    let phase = |of: &Value| of["training"]["phase"].clone();
+    // An attempt moves on with the phase of its step; a person decides on a release that was held.
+    let phase = |of: &Value| {
+        let state = of["last_committed_step"]["state"].clone();
+        (of["training"]["phase"].clone(), state)
+    };
     let counts = ["last_sequence", "scenario_step", "release_id", "exchanges", "reports"]
         .iter()
         .all(|key| before[key] == now[key]);

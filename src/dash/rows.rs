@@ -79,12 +79,11 @@ pub(super) fn steps(app: &App, screen: Screen) -> Vec<&StepFacts> {
                 || matches(
                     filter,
                     &format!(
-                        "{} {} {} {} {} {} {} {}",
+                        "{} {} {} {} {} {} {}",
                         step.step,
                         step.release,
                         step.operation,
-                        step.outcome,
-                        step.state,
+                        step.became(),
                         step.kind,
                         step.reason.as_deref().unwrap_or_default(),
                         step.note.as_deref().unwrap_or_default(),

@@ -7,7 +7,7 @@ pub(super) use evolution::tried;
 use serde_json::{Map, json};
 
 use super::snapshot::{
-    CaptureFacts, DiffFile, Evidence, FileFacts, Focus, JobFacts, Live, RecordDetail, RecordFacts, ReportFacts,
+    CaptureFacts, DiffFile, Evidence, FileFacts, Focus, JobFacts, Live, Newest, RecordDetail, RecordFacts, ReportFacts,
     ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
 };
 use crate::domain::{Outcome, PairedScore, Verdict};
@@ -232,6 +232,7 @@ pub(super) fn snapshot() -> Snapshot {
             })
             .into(),
             evolution: evolution::evolution(),
+            newest: Newest::default(),
         }),
     }
 }
@@ -241,6 +242,7 @@ pub(super) fn detail() -> RecordDetail {
     RecordDetail {
         facts: record(62),
         request: Some("{\n  \"model\": \"smollm2-135m-instruct\",\n  \"messages\": [\n    {\n      \"role\": \"user\",\n      \"content\": \"My invoice from March shows two charges.\"\n    }\n  ]\n}".to_owned()),
+        response: None,
         answer: "billing".to_owned(),
         reasoning: String::new(),
         tool_calls: vec!["lookup({\"invoice\":\"2026-03\"})".to_owned()],

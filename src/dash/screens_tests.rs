@@ -37,7 +37,7 @@ pub(super) fn buffer(app: &App) -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-fn text(app: &App) -> String {
+pub(super) fn text(app: &App) -> String {
     let buffer = buffer(app);
     let mut out = String::new();
     for y in 0..buffer.area.height {
@@ -59,7 +59,7 @@ fn text(app: &App) -> String {
     out
 }
 
-fn press(app: &mut App, key: char) -> Vec<Effect> {
+pub(super) fn press(app: &mut App, key: char) -> Vec<Effect> {
     let modifiers = if key.is_uppercase() {
         KeyModifiers::SHIFT
     } else {
@@ -68,7 +68,7 @@ fn press(app: &mut App, key: char) -> Vec<Effect> {
     app.update(Event::Key(KeyEvent::new(KeyCode::Char(key), modifiers)))
 }
 
-fn code(app: &mut App, code: KeyCode) -> Vec<Effect> {
+pub(super) fn code(app: &mut App, code: KeyCode) -> Vec<Effect> {
     app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
@@ -213,7 +213,7 @@ fn an_answer_that_comes_late_stays_off_another_page() {
 }
 
 /// What was asked for comes in.
-fn answer(app: &mut App, asked: &[Effect], body: Body) {
+pub(super) fn answer(app: &mut App, asked: &[Effect], body: Body) {
     if let [asked] = asked {
         app.update(Event::Read(asked.clone(), Ok(body)));
     }

@@ -77,7 +77,8 @@ pub struct ScenarioFacts {
     pub load: Option<String>,
     /// The last step.
     pub step: Option<u64>,
-    /// What became of it.
+    /// What became of it: `released`, `rejected`, `skipped`, `held`, and once a person decided on one that was held,
+    /// `promoted` or `refused`.
     pub outcome: Option<String>,
     /// When it ended.
     pub step_us: Option<i64>,
@@ -128,6 +129,19 @@ pub struct Focus {
     pub files: Vec<FileFacts>,
     /// What is tried on the tree, and what waits.
     pub evolution: Evolution,
+    /// Which of these are only the newest.
+    pub newest: Newest,
+}
+
+/// Which lists end before all there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Newest {
+    /// There may be older records.
+    pub records: bool,
+    /// There may be older steps.
+    pub steps: bool,
+    /// There may be older attempts.
+    pub attempts: bool,
 }
 
 /// One record without its bodies.
@@ -178,8 +192,10 @@ pub struct RecordFacts {
 pub struct RecordDetail {
     /// Without the bodies.
     pub facts: RecordFacts,
-    /// The request, JSON indented.
+    /// The request, JSON indented; as it came, when it is no JSON.
     pub request: Option<String>,
+    /// The response, likewise, when no turn could be read from it.
+    pub response: Option<String>,
     /// The visible answer.
     pub answer: String,
     /// Reasoning, where the provider shows it.
@@ -271,7 +287,22 @@ impl StepFacts {
 
     /// Whether it waits for a person.
     pub fn waits(&self) -> bool {
-        self.outcome == "held" && self.state == "held"
+        self.became() == "held"
+    }
+
+    /// How it ended; of a held one, also what a person decided since.
+    pub fn became(&self) -> &str {
+        became(&self.outcome, &self.state)
+    }
+}
+
+/// How a step with this outcome ended, by the state that its release is in now. `refused` is a person's word, `rejected`
+/// the gate's.
+pub(super) fn became<'a>(outcome: &'a str, state: &str) -> &'a str {
+    match (outcome, state) {
+        ("held", "promoted") => "promoted",
+        ("held", "rejected") => "refused",
+        _ => outcome,
     }
 }
 
@@ -321,4 +352,34 @@ pub struct Evidence {
     pub verdict: Option<Verdict>,
     /// Records of its batch that were graded worst, with what was said: what led to the candidate.
     pub failures: Vec<(String, f64, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_release_is_held_until_a_person_decides() {
+        let step = |outcome: &str, state: &str| StepFacts {
+            outcome: outcome.to_owned(),
+            state: state.to_owned(),
+            ..StepFacts::default()
+        };
+        for (outcome, state, word) in [
+            ("held", "held", "held"),
+            ("held", "promoted", "promoted"),
+            ("held", "rejected", "refused"),
+            // These kept a release that somebody had decided on before.
+            ("rejected", "promoted", "rejected"),
+            ("skipped", "rejected", "skipped"),
+            ("released", "released", "released"),
+        ] {
+            let step = step(outcome, state);
+            assert_eq!(
+                (step.became(), step.waits()),
+                (word, word == "held"),
+                "{outcome} {state}"
+            );
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crossterm::{cursor, execute};
 use parking_lot::Mutex;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use super::event::Event;
 
@@ -44,7 +45,9 @@ impl Screen {
         leave();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
         enter()?;
-        self.terminal.clear()
+        // `clear` would ask the terminal where the cursor is, and the thread that reads keys would take the answer.
+        let size = self.terminal.size()?;
+        self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 }
 

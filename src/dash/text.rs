@@ -1,5 +1,7 @@
 //! Text for narrow places.
 
+use serde_json::Value;
+
 use crate::sys::format;
 pub(super) use crate::sys::format::bytes;
 
@@ -81,6 +83,26 @@ pub(super) fn figure(value: f64) -> String {
         format!("{value:.3}")
     } else {
         format!("{value:.0}")
+    }
+}
+
+/// A figure as the gate or a program gave it: a number, or several.
+pub(super) fn figures(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), figure),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(figures).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(entries) => {
+            let entries: Vec<String> = entries
+                .iter()
+                .map(|(name, value)| format!("{name} {}", figures(value)))
+                .collect();
+            entries.join(", ")
+        }
+        other => other.to_string(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::dash::theme::Theme;
 /// The style that goes with a state.
 pub(in crate::dash) fn style(theme: Theme, state: &str) -> Style {
     match state {
-        "published" | "released" | "won" | "settled" => theme.good(),
+        "published" | "released" | "promoted" | "won" | "settled" => theme.good(),
         "rejected" | "refused" => theme.bad(),
         "skipped" | "rolled_back" => theme.faint(),
         _ => theme.warn(),
@@ -79,9 +79,7 @@ pub(super) fn attempt(out: &mut Lines, attempt: &AttemptFacts) {
             Span::raw(format!("{} {}  ", mark(word), text::clean(word))),
             Span::raw(text::clean(reason)),
         ]));
-        for (name, value) in &attempt.figures {
-            out.pair(name, value);
-        }
+        out.pairs(&attempt.figures);
         out.pair("worse on", &attempt.worse_on.join(", "));
     }
     if !attempt.activity.is_empty() {

@@ -93,7 +93,7 @@ fn training(facts: Option<&ScenarioFacts>, focus: &Focus, evidence: &[Evidence])
         .collect();
     let mut outcomes: BTreeMap<&str, u64> = BTreeMap::new();
     for step in focus.steps.iter().filter(|step| step.batch.is_some()) {
-        *outcomes.entry(step.outcome.as_str()).or_default() += 1;
+        *outcomes.entry(step.became()).or_default() += 1;
     }
     let mut left_out: Vec<(&String, &u64)> = facts.map(|facts| facts.excluded.iter().collect()).unwrap_or_default();
     left_out.sort_by(|a, b| b.1.cmp(a.1));
@@ -127,11 +127,9 @@ pub fn chain_page(snapshot: &Snapshot, focus: &Focus, evidence: &[Evidence]) -> 
 fn row(step: &StepFacts, facts: Option<&ScenarioFacts>, evidence: &[Evidence]) -> Value {
     let served = facts.and_then(|facts| facts.release.as_deref()) == Some(step.release.as_str());
     let made = step.made_release();
-    let state = match (step.outcome.as_str(), step.state.as_str()) {
-        ("released", _) if served => "served",
-        ("held", "promoted") => "promoted",
-        ("held", "rejected") => "refused",
-        (outcome, _) => outcome,
+    let state = match step.became() {
+        "released" if served => "served",
+        other => other,
     };
     let verdict = evidence
         .iter()
@@ -194,7 +192,7 @@ fn verdict(verdict: &Verdict) -> Value {
         "selector": verdict.selector,
         "evaluator": verdict.evaluator,
         "figures": verdict.figures.iter().map(|(name, value)| json!({
-            "name": name, "value": value.as_f64().map_or_else(|| value.to_string(), text::figure),
+            "name": name, "value": text::figures(value),
         })).collect::<Vec<_>>(),
         "pairs": pairs,
     })

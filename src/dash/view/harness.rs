@@ -97,7 +97,10 @@ fn tried(frame: &mut Frame<'_>, app: &App, body: Rect, beside: Rect) {
     let Some(focus) = app.snapshot.as_ref().and_then(|snapshot| snapshot.focus.as_ref()) else {
         return;
     };
-    let (words, waits) = waiting(Waiting::of(focus));
+    let (mut words, waits) = waiting(Waiting::of(focus));
+    if focus.newest.attempts {
+        words.push_str(&format!("; the newest {} attempts", focus.evolution.attempts.len()));
+    }
     let top = Rect {
         height: 1.min(beside.height),
         ..beside

@@ -1,12 +1,15 @@
 //! Lists with columns that fit the width: the less important ones go first.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::dash::app::App;
 use crate::dash::cursor::first_shown;
+use crate::dash::page::wrap;
 use crate::dash::theme::Theme;
 
 /// A column.
@@ -170,6 +173,23 @@ fn bars(values: &[f64], low: f64) -> String {
         .collect()
 }
 
+/// The area of a list that may end before all there is, and of the row that says so.
+pub(super) fn with_note(area: Rect, noted: bool) -> [Rect; 2] {
+    let row = u16::from(noted && area.height > 3);
+    Layout::vertical([Constraint::Fill(1), Constraint::Length(row)]).areas(area)
+}
+
+/// Says that these are the newest, and where the others are.
+pub(super) fn newest(frame: &mut Frame<'_>, app: &App, note: Rect, all: usize, shown: usize, others: &str) {
+    let filtered = if app.filter().is_empty() {
+        String::new()
+    } else {
+        format!("{shown} of ")
+    };
+    let words = format!(" {filtered}the newest {all}; for older ones: {others}");
+    frame.render_widget(Line::styled(words, app.theme.faint()), note);
+}
+
 /// What a list says when it is empty.
 pub(super) fn empty(frame: &mut Frame<'_>, theme: Theme, area: Rect, filtered: bool, otherwise: &str) {
     let words = if filtered {
@@ -177,13 +197,11 @@ pub(super) fn empty(frame: &mut Frame<'_>, theme: Theme, area: Rect, filtered: b
     } else {
         otherwise
     };
-    frame.render_widget(
-        Line::styled(format!("  {words}"), theme.faint()),
-        Rect {
-            height: 1.min(area.height),
-            ..area
-        },
-    );
+    let pieces = wrap(words, usize::from(area.width.saturating_sub(3)).max(10));
+    let lines = pieces
+        .into_iter()
+        .map(|piece| Line::styled(format!("  {piece}"), theme.faint()));
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
+use unicode_width::UnicodeWidthStr;
 
 use super::app::{App, Question, Screen};
 use super::page::{Page, wrap};
@@ -42,7 +43,10 @@ impl Areas {
     pub(super) fn of(app: &App) -> Self {
         let (width, height) = app.size;
         let row = |y: u16| Rect::new(0, y.min(height.saturating_sub(1)), width, u16::from(height > y));
-        let body = Rect::new(0, 2, width, height.saturating_sub(3));
+        let foot = u16::try_from(foot_lines(app, width, height).len())
+            .unwrap_or(1)
+            .min(height);
+        let body = Rect::new(0, 2, width, height.saturating_sub(2 + foot));
         let mut tabs = Vec::new();
         let mut x = if width >= 100 { 6 } else { 0 };
         for screen in Screen::ALL {
@@ -60,7 +64,7 @@ impl Areas {
                 _ => Rect::default(),
             },
             status: row(1),
-            foot: row(height.saturating_sub(1)),
+            foot: Rect::new(0, height - foot, width, foot),
         }
     }
 }
@@ -82,9 +86,9 @@ fn tab_label(screen: Screen, width: u16) -> String {
 fn list_area(app: &App, body: Rect) -> Rect {
     match app.screen {
         Screen::Overview => overview::list(body),
-        Screen::Traffic => traffic::list(body),
+        Screen::Traffic => traffic::list(app, body),
         Screen::Training => training::list(app, body),
-        Screen::Releases => releases::list(body),
+        Screen::Releases => releases::list(app, body),
         Screen::Harness => harness::list(body, app.beside()),
         Screen::Logs => logs::list(body),
         Screen::Help => help::list(body),
@@ -136,18 +140,6 @@ fn tabs(frame: &mut Frame<'_>, app: &App, areas: &Areas) {
 /// One line: where from, which scenario, how it is.
 fn status(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let theme = app.theme;
-    let mut left = Vec::new();
-    if let Some(name) = &app.scenario {
-        left.push(Span::styled(format!(" {} ", text::clean(name)), theme.strong()));
-    }
-    let (mark, word, style) = health(app);
-    left.push(Span::styled(format!(" {mark} {word} "), style));
-    if let Some(snapshot) = &app.snapshot {
-        left.push(Span::styled(
-            format!(" {}", text::clean(&snapshot.source)),
-            theme.faint(),
-        ));
-    }
     let right = match (&app.snapshot, app.paused) {
         (_, true) => " paused ".to_owned(),
         (Some(snapshot), false) => {
@@ -162,6 +154,23 @@ fn status(frame: &mut Frame<'_>, app: &App, area: Rect) {
     };
     let right = Line::styled(right, theme.faint());
     let columns = u16::try_from(right.width()).unwrap_or(0);
+    let mut left = Vec::new();
+    let (mark, word, style) = health(app);
+    let state = Span::styled(format!(" {mark} {word} "), style);
+    if let Some(name) = app.shown_scenario() {
+        // However long the name is, how everything is stays in view.
+        let room = usize::from(area.width.saturating_sub(columns)).saturating_sub(state.width() + 2);
+        let name = text::clean(name);
+        let name = list::fit(&name, name.width().min(room.max(8)), false);
+        left.push(Span::styled(format!(" {name} "), theme.strong()));
+    }
+    left.push(state);
+    if let Some(snapshot) = &app.snapshot {
+        left.push(Span::styled(
+            format!(" {}", text::clean(&snapshot.source)),
+            theme.faint(),
+        ));
+    }
     let [l, r] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(columns)]).areas(area);
     frame.render_widget(Line::from(left), l);
     frame.render_widget(right, r);
@@ -208,27 +217,43 @@ fn nothing_yet(frame: &mut Frame<'_>, app: &App, area: Rect) {
 }
 
 fn foot(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let lines = foot_lines(app, area.width, frame.area().height);
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// What is said below the screen: as many lines as the words need, of which a third of the screen is the most.
+fn foot_lines(app: &App, width: u16, height: u16) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let line = if app.typing {
-        Line::from(vec![
-            Span::styled(" /", theme.strong()),
-            Span::raw(text::clean(app.filter())),
-            Span::styled("▏", theme.strong()),
-            Span::styled("  Enter keeps it, Esc clears it", theme.faint()),
-        ])
+    let (words, style, after) = if app.typing {
+        let words = format!("/{}▏", text::clean(app.filter()));
+        (words, theme.strong(), "  Enter keeps it, Esc clears it")
     } else if let Some(message) = &app.message {
-        Line::styled(format!(" {}", text::clean(message)), theme.warn())
+        (text::clean(message), theme.warn(), "")
     } else if let (Some(fault), true) = (&app.fault, app.snapshot.is_some()) {
-        Line::styled(format!(" ! {}", text::clean(&fault.message)), theme.bad())
+        (format!("! {}", text::clean(&fault.message)), theme.bad(), "")
     } else if !app.filter().is_empty() && app.page.is_none() {
-        Line::from(vec![
-            Span::styled(format!(" filter /{}", text::clean(app.filter())), theme.strong()),
-            Span::styled("  Esc clears it", theme.faint()),
-        ])
+        let words = format!("filter /{}", text::clean(app.filter()));
+        (words, theme.strong(), "  Esc clears it")
     } else {
-        Line::styled(format!(" {}", hint(app)), theme.faint())
+        return vec![Line::styled(format!(" {}", hint(app)), theme.faint())];
     };
-    frame.render_widget(line, area);
+    let mut pieces = wrap(&words, usize::from(width.saturating_sub(2)).max(10));
+    let most = usize::from(height / 3).max(1);
+    if pieces.len() > most {
+        pieces.truncate(most);
+        if let Some(last) = pieces.last_mut() {
+            last.pop();
+            last.push('…');
+        }
+    }
+    let mut lines: Vec<Line<'static>> = pieces
+        .into_iter()
+        .map(|piece| Line::from(Span::styled(format!(" {piece}"), style)))
+        .collect();
+    if let Some(last) = lines.last_mut() {
+        last.push_span(Span::styled(after, theme.faint()));
+    }
+    lines
 }
 
 fn hint(app: &App) -> &'static str {

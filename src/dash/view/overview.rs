@@ -7,9 +7,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
 use super::list::{self, Column, left, right, spark, spark_rate};
+use super::training::ended;
 use crate::dash::app::App;
 use crate::dash::history::recent;
-use crate::dash::page::mark;
+use crate::dash::page::{mark, wrap};
 use crate::dash::rows;
 use crate::dash::snapshot::{Live, ScenarioFacts, Snapshot};
 use crate::dash::text;
@@ -63,12 +64,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
 fn cells(app: &App, facts: &ScenarioFacts) -> Vec<list::Cell> {
     let (theme, plain) = (app.theme, Style::new());
     let outcome = facts.outcome.as_deref().unwrap_or("-");
-    let verdict = match outcome {
-        "released" => theme.good(),
-        "rejected" => theme.bad(),
-        "-" => theme.faint(),
-        _ => theme.warn(),
-    };
     let progress = facts
         .progress
         .map_or(String::new(), |share| format!(" {:.0}%", share * 100.0));
@@ -90,7 +85,7 @@ fn cells(app: &App, facts: &ScenarioFacts) -> Vec<list::Cell> {
         (facts.mode.clone(), plain),
         (facts.release.as_deref().map_or("-".to_owned(), text::short), plain),
         (facts.step.map_or("-".to_owned(), |step| step.to_string()), plain),
-        (format!("{} {outcome}", mark(outcome)), verdict),
+        (format!("{} {outcome}", mark(outcome)), ended(theme, outcome)),
         (phase, style),
         (facts.pending.map_or("-".to_owned(), text::count), plain),
         (text::count(facts.exchanges), plain),
@@ -117,10 +112,11 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
     };
     let mut lines = Vec::new();
     let width = usize::from(l.width);
+    let room = width.saturating_sub(13);
     let mut pair = |name: &str, value: String, style: Style| {
         lines.push(Line::from(vec![
             Span::styled(format!(" {name:<11}"), theme.faint()),
-            Span::styled(list::fit(&value, width.saturating_sub(13), false), style),
+            Span::styled(list::fit(&value, room, false), style),
         ]));
     };
     let exchanges = app.history.exchange_rates();
@@ -133,7 +129,9 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
     }
     if let Some(facts) = selected {
         if let Some(trouble) = &facts.trouble {
-            pair("trouble", format!("! {}", text::clean(trouble)), theme.warn());
+            for (at, piece) in error_lines(trouble, room).into_iter().enumerate() {
+                pair(if at == 0 { "trouble" } else { "" }, piece, theme.warn());
+            }
         }
         if let Some(release) = &facts.release {
             pair("release", text::clean(release), Style::new());
@@ -181,7 +179,9 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
         );
     }
     if let Some(error) = &snapshot.store.error {
-        pair("store", format!("! {}", text::clean(error)), theme.bad());
+        for (at, piece) in error_lines(error, room).into_iter().enumerate() {
+            pair(if at == 0 { "store" } else { "" }, piece, theme.bad());
+        }
     }
     pair("store", store(snapshot), Style::new());
     pair("service", service(snapshot), Style::new());
@@ -192,6 +192,19 @@ fn panel(frame: &mut Frame<'_>, app: &App, snapshot: &Snapshot, selected: Option
     if wide {
         rates(frame, app, &exchanges, r);
     }
+}
+
+/// Lines of the panel that an error may take; the rest is in the log.
+const ERROR_LINES: usize = 4;
+
+/// An error in as many lines as it needs, within reason.
+fn error_lines(error: &str, width: usize) -> Vec<String> {
+    let mut pieces = wrap(&format!("! {}", text::clean(error)), width.max(10));
+    if pieces.len() > ERROR_LINES {
+        let rest = pieces.split_off(ERROR_LINES - 1).concat();
+        pieces.push(list::fit(&rest, width, false));
+    }
+    pieces
 }
 
 fn rate_line(rates: &[f64], width: usize) -> String {

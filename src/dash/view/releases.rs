@@ -30,15 +30,18 @@ fn split(body: Rect) -> [Rect; 2] {
     Layout::vertical([Constraint::Fill(1), Constraint::Length(below)]).areas(body)
 }
 
-pub(super) fn list(body: Rect) -> Rect {
+pub(super) fn list(app: &App, body: Rect) -> Rect {
     let [top, _] = split(body);
-    list::lines(top, 1)
+    let [above, _] = list::with_note(top, app.newest().steps);
+    list::lines(above, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
-    let [_, below] = split(body);
-    let area = list(body);
+    let [top, below] = split(body);
+    let area = list(app, body);
     let shown = rows::steps(app, Screen::Releases);
+    let [_, note] = list::with_note(top, app.newest().steps);
+    list::newest(frame, app, note, app.steps(), shown.len(), "reef release log");
     let head = app.focused().and_then(|facts| facts.release.clone());
     list::draw(frame, app.theme, area, COLUMNS, shown.len(), app.cursor(), |at| {
         cells(app, shown[at], head.as_deref())
@@ -54,15 +57,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
 
 /// What a step's release is now, in a word.
 fn state(step: &StepFacts, head: Option<&str>) -> &'static str {
-    match (step.outcome.as_str(), step.state.as_str()) {
-        ("released", _) if head == Some(step.release.as_str()) => "served",
-        ("released", _) if !step.restorable => "absent",
-        ("released", _) => "released",
-        ("held", "promoted") => "promoted",
-        ("held", "rejected") => "refused",
-        ("held", _) => "held",
-        ("rejected", _) => "rejected",
-        ("skipped", _) => "skipped",
+    match step.became() {
+        "released" if head == Some(step.release.as_str()) => "served",
+        "released" if !step.restorable => "absent",
+        "released" => "released",
+        "promoted" => "promoted",
+        "refused" => "refused",
+        "held" => "held",
+        "rejected" => "rejected",
+        "skipped" => "skipped",
         _ => "-",
     }
 }

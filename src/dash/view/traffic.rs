@@ -25,13 +25,16 @@ const COLUMNS: &[Column] = &[
     left("", 3, 96),
 ];
 
-pub(super) fn list(body: Rect) -> Rect {
-    list::lines(body, 1)
+pub(super) fn list(app: &App, body: Rect) -> Rect {
+    let [above, _] = list::with_note(body, app.newest().records);
+    list::lines(above, 1)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
-    let area = list(body);
+    let area = list(app, body);
     let shown = rows::records(app);
+    let [_, note] = list::with_note(body, app.newest().records);
+    list::newest(frame, app, note, app.records(), shown.len(), "reef records list");
     list::draw(frame, app.theme, area, COLUMNS, shown.len(), app.cursor(), |at| {
         cells(app, shown[at])
     });

@@ -13,6 +13,7 @@ use crate::dash::page::mark;
 use crate::dash::rows;
 use crate::dash::snapshot::{JobFacts, StepFacts};
 use crate::dash::text;
+use crate::dash::theme::Theme;
 
 const COLUMNS: &[Column] = &[
     right("step", 5, 0),
@@ -39,7 +40,8 @@ fn split(app: &App, body: Rect) -> [Rect; 3] {
 
 pub(super) fn list(app: &App, body: Rect) -> Rect {
     let [_, steps, _] = split(app, body);
-    list::lines(steps, 2)
+    let [above, _] = list::with_note(steps, app.newest().steps);
+    list::lines(above, 2)
 }
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
@@ -48,6 +50,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
     let area = list(app, body);
     frame.render_widget(now(app, usize::from(steps.width)), Rect { height: 1, ..steps });
     let shown = rows::steps(app, Screen::Training);
+    let [_, note] = list::with_note(steps, app.newest().steps);
+    list::newest(frame, app, note, app.steps(), shown.len(), "reef release log");
     let jobs = app
         .snapshot
         .as_ref()
@@ -103,11 +107,7 @@ fn now(app: &App, width: usize) -> Line<'static> {
 
 fn cells(app: &App, step: &StepFacts, jobs: &[JobFacts]) -> Vec<list::Cell> {
     let (theme, plain) = (app.theme, Style::new());
-    let style = match step.outcome.as_str() {
-        "released" => theme.good(),
-        "rejected" => theme.bad(),
-        _ => theme.warn(),
-    };
+    let outcome = step.became();
     let figure = |key: &str| step.metrics.get(key).copied().map_or(String::new(), text::figure);
     let took = jobs
         .iter()
@@ -118,7 +118,7 @@ fn cells(app: &App, step: &StepFacts, jobs: &[JobFacts]) -> Vec<list::Cell> {
     vec![
         (step.step.to_string(), plain),
         (text::moment(step.at_us), theme.faint()),
-        (format!("{} {}", mark(&step.outcome), step.outcome), style),
+        (format!("{} {outcome}", mark(outcome)), ended(theme, outcome)),
         (
             step.metrics
                 .get("samples")
@@ -130,6 +130,16 @@ fn cells(app: &App, step: &StepFacts, jobs: &[JobFacts]) -> Vec<list::Cell> {
         (took, theme.faint()),
         (text::clean(&why), plain),
     ]
+}
+
+/// The style that goes with how a step ended.
+pub(super) fn ended(theme: Theme, outcome: &str) -> Style {
+    match outcome {
+        "released" | "promoted" => theme.good(),
+        "rejected" | "refused" => theme.bad(),
+        "-" => theme.faint(),
+        _ => theme.warn(),
+    }
 }
 
 /// Why records did not train, the most frequent reason first.
