@@ -4,11 +4,9 @@
 #
 #   scripts/bench/model.sh                                   reef alone
 #   REEF_BENCH_PYTHON=venv/bin/python scripts/bench/model.sh     and transformers (needs torch and transformers)
-#   REEF_BENCH_LLAMA=venv/bin/python scripts/bench/model.sh      and llama.cpp (needs llama-cpp-py-sync, cffi and gguf), in
-#                                                                the same precision and on the GGUF file as it is (Q4_1)
+#   REEF_BENCH_LLAMA=llama-bench scripts/bench/model.sh          and llama.cpp, on the GGUF file as it is (Q4_1)
 #
-# THREADS (default "1 2") and DTYPES (default "f32 bf16") narrow it down; REEF names a program built before. One JSON
-# object a line on standard output.
+# THREADS (default "1 2") and DTYPES (default "f32 bf16") narrow it down; REEF names a program built before. One JSON object a line on standard output.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,11 +23,8 @@ for threads in ${THREADS:-1 2}; do
         if [ -n "${REEF_BENCH_PYTHON:-}" ]; then
             "$REEF_BENCH_PYTHON" scripts/bench/model_transformers.py "$models/smollm2" "$dtype" "$threads"
         fi
-        if [ -n "${REEF_BENCH_LLAMA:-}" ]; then
-            "$REEF_BENCH_LLAMA" scripts/bench/model_llama.py "$gguf" "$dtype" "$threads" "$models"
-        fi
     done
     if [ -n "${REEF_BENCH_LLAMA:-}" ]; then
-        "$REEF_BENCH_LLAMA" scripts/bench/model_llama.py "$gguf" as-is "$threads"
+        "$REEF_BENCH_LLAMA" -m "$gguf" -t "$threads" -p 512 -n 64 -r 3 -o jsonl
     fi
 done
