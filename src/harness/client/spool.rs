@@ -299,6 +299,17 @@ mod tests {
         }
     }
 
+    /// A spool without runs, in a directory that goes with the first value.
+    fn empty() -> (tempfile::TempDir, Place, Spool) {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place {
+            dir: dir.path().to_path_buf(),
+        };
+        let spool = Spool::of(&place);
+        private_dir(&place.runs()).unwrap();
+        (dir, place, spool)
+    }
+
     fn names(spool: &Spool) -> Vec<String> {
         let names = spool
             .files()
@@ -310,12 +321,7 @@ mod tests {
 
     #[test]
     fn what_is_old_goes_and_a_file_that_lies_takes_nothing_with_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = Place {
-            dir: dir.path().to_path_buf(),
-        };
-        let spool = Spool::of(&place);
-        private_dir(&place.runs()).unwrap();
+        let (_dir, place, spool) = empty();
         let now = clock::now_us();
         for (name, run) in [
             ("a1", run("a1", now - KEEP_US - 1)),
@@ -332,12 +338,7 @@ mod tests {
 
     #[test]
     fn bodies_go_before_receipts() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = Place {
-            dir: dir.path().to_path_buf(),
-        };
-        let spool = Spool::of(&place);
-        private_dir(&place.runs()).unwrap();
+        let (_dir, place, spool) = empty();
         let now = clock::now_us();
         for id in ["a", "b", "c"] {
             write_json(&spool.path(id), &run(id, now)).unwrap();
