@@ -251,5 +251,5 @@ impl Publisher {
 /// it with its next look. Blocking.
 pub fn is_lost(repository: &Repository, ends: &ChainEnds) -> Result<bool, ReleaseError> {
     let scenario = &ends.scenario;
-    Ok(repository.head(scenario)?.is_none() && !repository.archived(scenario)?.contains(&ends.head))
+    Ok(repository.head(scenario)?.is_none() && !repository.archived_holds(scenario, &ends.head)?)
 }
