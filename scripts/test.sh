@@ -37,10 +37,11 @@ for file in $(grep -l '^#!\[cfg(feature = "torch")\]' tests/*.rs); do
     needing_torch+=(--test "$(basename "$file" .rs)")
 done
 
-part "format" cargo fmt --check
+part "format" cargo fmt --all --check
 part "tests of the small build" cargo test --quiet --no-fail-fast "${small[@]}" --test '*'
-part "lints" cargo clippy --quiet --all-targets "${full[@]}" -- -D warnings
-part "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps "${full[@]}"
+part "lints" cargo clippy --quiet --workspace --all-targets "${full[@]}" -- -D warnings
+part "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps "${full[@]}"
+part "tests of the kernels" cargo test --quiet --package reef-kernels
 part "tests of the full build" cargo test --quiet --no-fail-fast "${full[@]}" --lib "${needing_torch[@]}"
 
 # A registry out of reach is the only reason to leave the real clients out, and it is said aloud.

@@ -74,7 +74,7 @@ fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
 fn sources() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for dir in ["src", "tests"] {
+    for dir in ["src", "tests", "crates"] {
         rust_files(&root.join(dir), &mut files);
     }
     files

@@ -5,6 +5,7 @@
 #   scripts/bench/model.sh                                   reef alone
 #   REEF_BENCH_PYTHON=venv/bin/python scripts/bench/model.sh     and transformers (needs torch and transformers)
 #   REEF_BENCH_LLAMA=llama-bench scripts/bench/model.sh          and llama.cpp, on the GGUF file as it is (Q4_1)
+#   REEF_BENCH_GGUF=DIR ...                                      and on DIR/f32.gguf, DIR/bf16.gguf (convert_hf_to_gguf.py)
 #
 # THREADS (default "1 2") and DTYPES (default "f32 bf16") narrow it down; REEF names a program built before. One JSON object a line on standard output.
 set -euo pipefail
@@ -25,6 +26,9 @@ for threads in ${THREADS:-1 2}; do
         fi
     done
     if [ -n "${REEF_BENCH_LLAMA:-}" ]; then
-        "$REEF_BENCH_LLAMA" -m "$gguf" -t "$threads" -p 512 -n 64 -r 3 -o jsonl
+        for file in "$gguf" "${REEF_BENCH_GGUF:-/nowhere}"/{f32,bf16}.gguf; do
+            [ -e "$file" ] || continue
+            "$REEF_BENCH_LLAMA" -m "$file" -t "$threads" -p 512 -n 64 -r 3 -o jsonl
+        done
     fi
 done

@@ -6,6 +6,7 @@ use std::path::Path;
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::cache::KvCache;
+use super::kernels;
 use super::lora::{FusedPair, ServingLayer, ServingLora};
 use super::rotary::Rotation;
 use super::tensor::{Doing, Tensors, size};
@@ -121,7 +122,9 @@ impl Model {
     /// On an error the cache holds what it held before.
     pub fn forward(&self, rows: &[ForwardRow<'_>], cache: &mut KvCache) -> Tensors<Logits> {
         let plan = Plan::new(rows, cache, &self.config)?;
-        if let Some((span, longest)) = plan.looked_at_together() {
+        if let Some((span, longest)) = plan.looked_at_together()
+            && !kernels::fit(self.kind(), self.device())
+        {
             cache.fill(span, longest)?;
         }
         let out = no_grad(|| self.run(rows, &plan, cache)).doing("running the model")?;
@@ -363,6 +366,9 @@ impl LayerStep<'_> {
 /// What attention needs of a call, the same in every layer.
 struct Attention<'a> {
     plan: &'a Plan<'a>,
+    config: &'a ModelConfig,
+    /// Slot and positions of each decoding row, where they are looked at one by one.
+    one_by_one: Option<Vec<(usize, usize)>>,
     /// Slots `0..span` are looked at by the decoding rows together.
     span: usize,
     longest: usize,
@@ -378,7 +384,7 @@ struct Attention<'a> {
 }
 
 impl<'a> Attention<'a> {
-    fn new(plan: &'a Plan<'a>, config: &ModelConfig, kind: Kind, device: Device) -> Result<Self, TchError> {
+    fn new(plan: &'a Plan<'a>, config: &'a ModelConfig, kind: Kind, device: Device) -> Result<Self, TchError> {
         let n = plan.n_decode;
         let slots = &plan.slots[..n];
         let lengths: Vec<usize> = plan.sequences[..n].iter().map(|(first, _)| first + 1).collect();
@@ -386,8 +392,10 @@ impl<'a> Attention<'a> {
         let span = slots.iter().copied().max().map_or(0, |s| s + 1);
         let in_order = slots.iter().enumerate().all(|(i, &s)| i == s);
         let even = in_order && lengths.iter().all(|&l| l == longest);
+        let one_by_one =
+            kernels::fit(kind, device).then(|| slots.iter().copied().zip(lengths.iter().copied()).collect());
         // A single sequence is read alone, whatever its slot.
-        let alone = n == 1;
+        let alone = n == 1 || one_by_one.is_some();
         let decode_mask = if alone || even {
             None
         } else {
@@ -420,6 +428,8 @@ impl<'a> Attention<'a> {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             plan,
+            config,
+            one_by_one,
             span,
             longest,
             decode_mask,
@@ -453,6 +463,10 @@ impl<'a> Attention<'a> {
     /// The query heads that share a key head stand where the positions of a prompt would: `[slots, kv heads, group,
     /// dim]` against `[slots, kv heads, positions, dim]`, so keys and values are read once per group.
     fn decode(&self, queries: &Tensor, cache: &Tensor) -> Result<Tensor, TchError> {
+        if let Some(rows) = &self.one_by_one {
+            return kernels::attention(queries, cache, self.config, rows)?
+                .ok_or_else(|| TchError::Shape("the cache is not of the model's shape".to_owned()));
+        }
         let n = size(self.plan.n_decode);
         let group = self.n_heads / self.n_kv_heads;
         let grouped = queries.f_reshape([n, self.n_kv_heads, group, self.dim])?;

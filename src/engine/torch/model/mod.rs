@@ -8,9 +8,11 @@ mod cache;
 mod checkpoint;
 mod forward;
 mod gradient;
+mod kernels;
 mod lora;
 mod peft;
 mod rotary;
+
 mod tensor;
 mod tensor_file;
 mod tokenizer;
