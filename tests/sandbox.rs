@@ -183,6 +183,105 @@ async fn a_disk_filler_and_a_memory_eater_are_contained_and_reported() {
     assert!(phase.peak_memory_bytes > 64 * 1024 * 1024, "{phase:?}");
 }
 
+/// Limits of which the kernel kills a program that wants more than 40 MB at once; `None`, with the reason printed, where
+/// there are no control groups for it.
+async fn held_by_the_kernel(isolation: Isolation) -> Option<Limits> {
+    let dir = tempfile::tempdir().unwrap();
+    match sandbox().probe(dir.path(), isolation).await {
+        Ok(held) if held.limits.iter().any(|limit| limit == "memory") => Some(Limits {
+            memory_bytes: 32 * MEGABYTE,
+            disk_bytes: 8 * MEGABYTE,
+            ..Limits::default()
+        }),
+        Ok(held) => {
+            eprintln!("skipped: {held}");
+            None
+        }
+        Err(SandboxError::Unavailable { reason }) => {
+            eprintln!("skipped: no namespaces here ({reason})");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+const MEGABYTE: u64 = 1024 * 1024;
+
+#[tokio::test]
+async fn a_burst_of_memory_between_two_looks_is_killed_by_the_kernel_and_reported() {
+    for isolation in [Isolation::Namespaces, Isolation::None] {
+        let Some(limits) = held_by_the_kernel(isolation).await else {
+            continue;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let burst = "echo before; exec head -c 2000000000 /dev/zero | tail -n 1 > /dev/null";
+        let job = Job {
+            isolation,
+            phases: vec![shell(burst, 60.0), shell("echo never", 60.0)],
+            limits,
+            ..Job::new(dir.path().to_path_buf())
+        };
+        let outcome = run(&job).await.unwrap();
+        let text = format!("{isolation:?}: {outcome:?}");
+        let [phase] = &outcome.phases[..] else { panic!("{text}") };
+        assert_eq!(
+            (phase.ended, phase.stdout.as_str()),
+            (Ended::Memory, "before\n"),
+            "{text}"
+        );
+        // A look alone would find as much as came between two of them. Programs that are shared count for each process.
+        let peak = phase.peak_memory_bytes;
+        assert!((32 * MEGABYTE..56 * MEGABYTE).contains(&peak), "{text}");
+        assert!(outcome.held.by.starts_with("cgroup"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn programs_are_in_a_control_group_of_their_own_which_goes_with_the_job() {
+    for isolation in [Isolation::Namespaces, Isolation::None] {
+        if held_by_the_kernel(isolation).await.is_none() {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let job = Job {
+            isolation,
+            phases: vec![shell(
+                "cat /proc/self/cgroup; setsid sleep 1000 >/dev/null 2>&1 &",
+                30.0,
+            )],
+            ..Job::new(dir.path().to_path_buf())
+        };
+        let outcome = run(&job).await.unwrap();
+        let said = &outcome.phases[0].stdout;
+        let groups: Vec<&str> = said
+            .split(['/', '\n'])
+            .filter(|name| name.starts_with("reef-sandbox-"))
+            .collect();
+        assert!(!groups.is_empty(), "{isolation:?}: {outcome:?}");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for line in mounts.lines().filter(|line| line.contains(" - cgroup")) {
+            for group in &groups {
+                let left = find(Path::new(line.split(' ').nth(4).unwrap()), group);
+                assert_eq!(left, None, "{isolation:?}");
+            }
+        }
+    }
+}
+
+/// A directory of this name.
+fn find(below: &Path, name: &str) -> Option<std::path::PathBuf> {
+    let entries = std::fs::read_dir(below).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .find_map(|entry| {
+            if entry.file_name() == name {
+                Some(entry.path())
+            } else {
+                find(&entry.path(), name)
+            }
+        })
+}
+
 #[tokio::test]
 async fn a_grandchild_that_hides_dies_with_the_program_and_time_runs_out() {
     let dir = tempfile::tempdir().unwrap();

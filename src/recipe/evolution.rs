@@ -67,6 +67,9 @@ pub struct EpisodeSpec {
     pub memory_mb: u64,
     /// Processes and threads at one time.
     pub processes: u64,
+    /// Processors that it may keep busy, where control groups can hold that; any number without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
     /// How it is kept apart.
     pub isolation: IsolationRule,
 }
@@ -80,6 +83,7 @@ impl Default for EpisodeSpec {
             disk_mb: 512,
             memory_mb: 2048,
             processes: 256,
+            cpus: None,
             isolation: IsolationRule::Required,
         }
     }
@@ -225,6 +229,11 @@ impl EvolutionSpec {
                 episode.disk_mb == 0 || episode.memory_mb == 0 || episode.processes < 8,
                 "episode.disk-mb",
                 "and memory-mb must be at least 1, processes at least 8",
+            ),
+            (
+                episode.cpus.is_some_and(|cpus| !(0.01..=10_000.0).contains(&cpus)),
+                "episode.cpus",
+                "must be between 0.01 and 10000",
             ),
             (
                 budget.episodes == 0 || budget.proposer_calls == 0,

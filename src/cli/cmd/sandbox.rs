@@ -14,12 +14,15 @@ pub(crate) struct SandboxArgs {
     /// Be process 1 inside this root
     #[arg(long, value_name = "ROOT")]
     init: Option<PathBuf>,
+    /// A directory of the control group that programs are put in
+    #[arg(long, value_name = "DIR")]
+    group: Vec<PathBuf>,
 }
 
 pub(crate) fn run(_context: &Context, args: SandboxArgs) -> Result<Exit, CliError> {
     let input = BufReader::new(stdin());
     let served = match args.init {
-        Some(root) => sandbox::serve_init(&root, input, stdout()),
+        Some(root) => sandbox::serve_init(&root, &args.group, input, stdout()),
         None => sandbox::serve_stage(input, stdout()),
     };
     served.map_err(|error| CliError::from_error(Exit::Unexpected, error))?;

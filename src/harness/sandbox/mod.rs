@@ -4,9 +4,11 @@
 //! Three processes take part. This one starts `reef __sandbox` (the stage), which enters new namespaces, builds a root
 //! in memory of a fixed size and copies files in and out. The stage starts `reef __sandbox --init`, which is process 1 of
 //! the new process namespace: it starts the programs one after another as a user without rights, watches them, and kills
-//! whatever they leave behind. When either end of a pipe between them goes away, everything inside dies.
+//! whatever they leave behind. When either end of a pipe between them goes away, everything inside dies. Where control
+//! groups can be had, the programs are in one.
 
 mod bridge;
+mod control;
 mod copy;
 mod filter;
 mod namespaces;
@@ -25,7 +27,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-pub use spec::{Bridge, Ended, Input, Isolation, Job, Limits, Outcome, Output, Phase, PhaseOutcome};
+use control::Leaf;
+use spec::Task;
+pub use spec::{Bridge, Ended, Held, Input, Isolation, Job, Limits, Outcome, Output, Phase, PhaseOutcome};
 pub use stage::{serve_init, serve_stage};
 
 /// The hidden command of the stage.
@@ -41,7 +45,7 @@ pub enum SandboxError {
     /// This machine gives no namespaces.
     #[error(
         "programs cannot be isolated here: {reason}; allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, \
-         user.max_user_namespaces > 0), or run as root"
+         user.max_user_namespaces > 0; with AppArmor a profile for reef that allows userns), or run as root"
     )]
     Unavailable {
         /// What was refused.
@@ -72,9 +76,15 @@ impl Sandbox {
         }
     }
 
-    /// Whether programs can be isolated on this machine; the reason when not.
-    pub async fn available(&self, scratch: &Path) -> Result<(), SandboxError> {
+    /// Whether programs can be isolated on this machine, and what then holds them to their limits; the reason when not.
+    pub async fn available(&self, scratch: &Path) -> Result<Held, SandboxError> {
+        self.probe(scratch, Isolation::Namespaces).await
+    }
+
+    /// What holds programs that are isolated like this to their limits, found out by running one.
+    pub async fn probe(&self, scratch: &Path, isolation: Isolation) -> Result<Held, SandboxError> {
         let job = Job {
+            isolation,
             phases: vec![Phase {
                 name: "probe".to_owned(),
                 argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), "exit 0".to_owned()],
@@ -85,7 +95,7 @@ impl Sandbox {
         };
         let outcome = self.run(&job, &CancellationToken::new()).await?;
         match outcome.phases.first() {
-            Some(phase) if phase.ended == Ended::Exited(0) => Ok(()),
+            Some(phase) if phase.ended == Ended::Exited(0) => Ok(outcome.held),
             Some(phase) => Err(SandboxError::Unavailable {
                 reason: format!("a shell inside ended with {:?}: {}", phase.ended, phase.stderr.trim()),
             }),
@@ -97,9 +107,37 @@ impl Sandbox {
 
     /// Runs a job to its end. Dropping the future kills everything in it.
     pub async fn run(&self, job: &Job, cancel: &CancellationToken) -> Result<Outcome, SandboxError> {
+        let limits = job.limits.clone();
+        let made = tokio::task::spawn_blocking(move || Leaf::make(&limits)).await;
+        let made = made.unwrap_or(Err(control::NoControl::Broken));
+        let (leaf, mut held) = match made {
+            Ok(leaf) => {
+                let held = leaf.held();
+                (Some(leaf), held)
+            }
+            Err(refusal) => (None, Held::by_polling(refusal.to_string())),
+        };
+        let task = Task {
+            job: job.clone(),
+            group: leaf.as_ref().map(Leaf::dirs).unwrap_or_default(),
+        };
+        let done = self.stage(&task, cancel).await;
+        if let Some(leaf) = leaf {
+            // Everything in it is dead or dying, and it is gone before anybody learns the result.
+            let _gone = tokio::task::spawn_blocking(move || leaf.end()).await;
+        }
+        let spec::Done { phases, not_kept } = done?;
+        if let Some(reason) = phases.iter().find_map(|phase| phase.loose.clone()) {
+            held = Held::by_polling(reason);
+        }
+        Ok(Outcome { phases, not_kept, held })
+    }
+
+    /// Has the stage do it, which is dead when this returns.
+    async fn stage(&self, task: &Task, cancel: &CancellationToken) -> Result<spec::Done, SandboxError> {
         let failed = |reason: String| SandboxError::Failed { reason };
-        let limit = job.phases.iter().fold(GRACE, |all, phase| all + phase.limit());
-        let mut line = serde_json::to_vec(job).map_err(|error| failed(error.to_string()))?;
+        let limit = task.job.phases.iter().fold(GRACE, |all, phase| all + phase.limit());
+        let mut line = serde_json::to_vec(task).map_err(|error| failed(error.to_string()))?;
         line.push(b'\n');
         let mut child = Command::new(&self.program)
             .arg(COMMAND)
@@ -126,16 +164,22 @@ impl Sandbox {
             child.wait().await?;
             Ok::<_, std::io::Error>((said, words))
         };
-        let (said, words) = tokio::select! {
-            done = tokio::time::timeout(limit, work) => done
-                .map_err(|_| failed(format!("it did not end within {} s", limit.as_secs())))?
-                .map_err(|error| failed(error.to_string()))?,
-            () = cancel.cancelled() => return Err(SandboxError::Stopped),
+        let done = tokio::select! {
+            done = tokio::time::timeout(limit, work) => match done {
+                Ok(done) => done.map_err(|error| failed(error.to_string())),
+                Err(_) => Err(failed(format!("it did not end within {} s", limit.as_secs()))),
+            },
+            () = cancel.cancelled() => Err(SandboxError::Stopped),
         };
+        if done.is_err() {
+            // It may be dead already.
+            let _dead = child.kill().await;
+        }
+        let (said, words) = done?;
         // The stage keeps its pipe open until here: closing it earlier would have ended the job.
         drop(stdin);
         match serde_json::from_slice::<spec::Reply>(&said) {
-            Ok(spec::Reply::Done(outcome)) => Ok(outcome),
+            Ok(spec::Reply::Done(done)) => Ok(done),
             Ok(spec::Reply::Unavailable(reason)) => Err(SandboxError::Unavailable { reason }),
             Ok(spec::Reply::Failed(reason)) => Err(failed(reason)),
             Err(error) => Err(failed(format!(

@@ -1,6 +1,7 @@
 //! One program under watch, from its start until nothing of it runs any more.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, wait};
 use rustix::thread::UnshareFlags;
 
+use super::control::Ground;
 use super::namespaces::{INNER_USER, unshare};
 use super::population::{Population, Whom};
 use super::spec::{Ended, Limits, Phase, PhaseOutcome};
@@ -30,84 +32,121 @@ pub(super) enum User {
     Inner,
 }
 
-/// Runs a program to its end. `root` replaces `{root}` in its words.
-pub(super) fn run(
-    phase: &Phase,
-    directory: &Path,
-    root: &str,
-    limits: &Limits,
-    user: User,
-    whom: Whom,
-) -> PhaseOutcome {
-    let mut outcome = PhaseOutcome {
-        name: phase.name.clone(),
-        ended: Ended::NotStarted,
-        seconds: 0.0,
-        stdout: String::new(),
-        stderr: String::new(),
-        dropped_bytes: 0,
-        peak_processes: 0,
-        processes_exhausted: false,
-        peak_memory_bytes: 0,
-        disk_full: false,
-        left_behind: 0,
-    };
-    let begun = Instant::now();
-    let mut child = match start(phase, directory, root, limits, user) {
-        Ok(child) => child,
-        Err(error) => {
-            let program = phase.argv.first().map_or("", String::as_str);
-            outcome.stderr = format!("{program} cannot be started: {error}");
-            return outcome;
-        }
-    };
-    let stdout = child.stdout.take().map(|s| pipes::collect(s, limits.output_bytes));
-    let stderr = child.stderr.take().map(|s| pipes::collect(s, limits.output_bytes));
-    let program = i32::try_from(child.id()).unwrap_or(0);
-    outcome.ended = watch(program, phase, limits, whom, begun, &mut outcome);
-    outcome.seconds = begun.elapsed().as_secs_f64();
-    note(&mut outcome, whom.count(), limits);
-    outcome.left_behind = clear(program, whom);
-    outcome.disk_full = full(directory);
-    for (stream, text) in [(stdout, &mut outcome.stdout), (stderr, &mut outcome.stderr)] {
-        if let Some(stream) = stream {
-            let (kept, dropped) = pipes::finish(&stream, limits.output_bytes);
-            *text = kept;
-            outcome.dropped_bytes += dropped;
-        }
-    }
-    outcome
+/// A program to run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Program<'a> {
+    pub phase: &'a Phase,
+    pub directory: &'a Path,
+    /// Replaces `{root}` in its words.
+    pub root: &'a str,
+    pub limits: &'a Limits,
+    pub user: User,
+    pub whom: Whom,
+    /// The control group it is put in, or why it cannot be.
+    pub ground: &'a Result<Ground, String>,
 }
 
-fn start(phase: &Phase, directory: &Path, root: &str, limits: &Limits, user: User) -> io::Result<Child> {
-    let words = |text: &String| text.replace("{root}", root);
-    let (program, arguments) = phase
-        .argv
-        .split_first()
-        .ok_or_else(|| io::Error::other("the command is empty"))?;
-    let mut command = Command::new(words(program));
-    command
-        .args(arguments.iter().map(words))
-        .env_clear()
-        .envs(phase.env.iter().map(|(name, value)| (name, words(value))))
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    if let User::Id(id) = user {
-        // Taking another id from root drops every capability and supplementary group.
-        command.uid(id).gid(id);
+impl Program<'_> {
+    /// Runs it to its end.
+    pub(super) fn run(&self) -> PhaseOutcome {
+        let (limits, whom) = (self.limits, self.whom);
+        let mut outcome = PhaseOutcome {
+            name: self.phase.name.clone(),
+            ended: Ended::NotStarted,
+            seconds: 0.0,
+            stdout: String::new(),
+            stderr: String::new(),
+            dropped_bytes: 0,
+            peak_processes: 0,
+            processes_exhausted: false,
+            peak_memory_bytes: 0,
+            disk_full: false,
+            left_behind: 0,
+            loose: self.ground.as_ref().err().cloned(),
+        };
+        let begun = Instant::now();
+        let mut ground = self.ground.as_ref().ok();
+        let before = ground.map(Ground::counts).unwrap_or_default();
+        let mut started = self.start(ground);
+        if let (Some(_), Err(refused)) = (ground, &started) {
+            // Old kernels let only the user who opened the group move a process. A program that is not there is not
+            // there without a group either.
+            let reason = format!("it could not be put into its control group: {refused}");
+            started = self.start(None);
+            if started.is_ok() {
+                outcome.loose = Some(reason);
+                ground = None;
+            }
+        }
+        let mut child = match started {
+            Ok(child) => child,
+            Err(error) => {
+                let program = self.phase.argv.first().map_or("", String::as_str);
+                outcome.stderr = format!("{program} cannot be started: {error}");
+                return outcome;
+            }
+        };
+        let stdout = child.stdout.take().map(|s| pipes::collect(s, limits.output_bytes));
+        let stderr = child.stderr.take().map(|s| pipes::collect(s, limits.output_bytes));
+        let program = i32::try_from(child.id()).unwrap_or(0);
+        let starved = || ground.is_some_and(|ground| ground.counts().out_of_memory_since(before));
+        outcome.ended = watch(program, self, begun, &starved, &mut outcome);
+        outcome.seconds = begun.elapsed().as_secs_f64();
+        note(&mut outcome, whom.count(), limits);
+        if let Some(ground) = ground {
+            outcome.processes_exhausted |= ground.counts().refused_since(before);
+            if outcome.ended == Ended::Memory {
+                outcome.peak_memory_bytes = outcome.peak_memory_bytes.max(ground.peak());
+            }
+        }
+        outcome.left_behind = clear(program, whom);
+        if let Some(ground) = ground {
+            // Whoever got away from the line of its parents.
+            ground.kill();
+        }
+        outcome.disk_full = full(self.directory);
+        for (stream, text) in [(stdout, &mut outcome.stdout), (stderr, &mut outcome.stderr)] {
+            if let Some(stream) = stream {
+                let (kept, dropped) = pipes::finish(&stream, limits.output_bytes);
+                *text = kept;
+                outcome.dropped_bytes += dropped;
+            }
+        }
+        outcome
     }
-    confine(&mut command, limits, user);
-    command.spawn()
+
+    fn start(&self, ground: Option<&Ground>) -> io::Result<Child> {
+        let words = |text: &String| text.replace("{root}", self.root);
+        let (program, arguments) = self
+            .phase
+            .argv
+            .split_first()
+            .ok_or_else(|| io::Error::other("the command is empty"))?;
+        let mut command = Command::new(words(program));
+        command
+            .args(arguments.iter().map(words))
+            .env_clear()
+            .envs(self.phase.env.iter().map(|(name, value)| (name, words(value))))
+            .current_dir(self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        if let User::Id(id) = self.user {
+            // Taking another id from root drops every capability and supplementary group.
+            command.uid(id).gid(id);
+        }
+        confine(&mut command, self.limits, self.user, ground);
+        command.spawn()
+    }
 }
 
 #[allow(
     unsafe_code,
     reason = "limits, the user namespace and the filter are set between fork and exec, which has no safe form"
 )]
-fn confine(command: &mut Command, limits: &Limits, user: User) {
+fn confine(command: &mut Command, limits: &Limits, user: User, ground: Option<&Ground>) {
+    let doors = ground.map(Ground::doors).unwrap_or_default();
     let (processes, cpu, bytes) = (limits.processes, limits.cpu_seconds, limits.disk_bytes);
     // Beside this machine a program could do the same from outside of it.
     let calls = if user == User::Same {
@@ -118,6 +157,10 @@ fn confine(command: &mut Command, limits: &Limits, user: User) {
     // SAFETY: between fork and exec only system calls are made, on values prepared before; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
+            for door in &doors {
+                // Before it can start anything. What counts are the rights of whoever opened the file.
+                rustix::io::write(BorrowedFd::borrow_raw(*door), b"0")?;
+            }
             if user == User::Inner {
                 unshare(UnshareFlags::NEWUSER)?;
                 proc_write(c"/proc/self/setgroups", b"deny")?;
@@ -158,13 +201,13 @@ fn proc_write(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
 
 fn watch(
     program: i32,
-    phase: &Phase,
-    limits: &Limits,
-    whom: Whom,
+    work: &Program<'_>,
     begun: Instant,
+    starved: &dyn Fn() -> bool,
     outcome: &mut PhaseOutcome,
 ) -> Ended {
-    let deadline = begun + phase.limit();
+    let (limits, whom) = (work.limits, work.whom);
+    let deadline = begun + work.phase.limit();
     let mut next_count = begun;
     loop {
         // Orphans come to this process, so everybody's end is collected, not only the program's.
@@ -172,12 +215,19 @@ fn watch(
             if pid.as_raw_nonzero().get() != program {
                 continue;
             }
+            // However it ended: what the kernel killed was it, or something that it waited for.
+            if starved() {
+                return Ended::Memory;
+            }
             if let Some(code) = status.exit_status() {
                 return Ended::Exited(code);
             }
             if let Some(signal) = status.terminating_signal() {
                 return Ended::Signal(signal);
             }
+        }
+        if starved() {
+            return Ended::Memory;
         }
         let now = Instant::now();
         if now >= deadline {
@@ -230,7 +280,7 @@ fn clear(program: i32, whom: Whom) -> u64 {
     unsafe_code,
     reason = "one call reaches every process of the namespace at once; there is no safe form"
 )]
-fn kill_all() {
+pub(super) fn kill_all() {
     // SAFETY: a plain system call. This process is process 1 of its namespace, which the call spares, and nobody outside
     // of the namespace can be reached.
     let _nobody_left = unsafe { libc::kill(-1, libc::SIGKILL) };

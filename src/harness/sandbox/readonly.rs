@@ -103,7 +103,7 @@ fn mounts(table: &[u8]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Spaces and the like are written as a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((byte, after)) = rest.split_first() {

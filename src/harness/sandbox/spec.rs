@@ -29,6 +29,8 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Processes and threads at one time.
     pub processes: u64,
+    /// Processors that all its processes together may keep busy, where control groups can hold that; any number without.
+    pub cpus: Option<f64>,
     /// Seconds of processor time of one process.
     pub cpu_seconds: u64,
     /// What is kept of each of its output streams: the beginning and the end.
@@ -42,6 +44,7 @@ impl Default for Limits {
             files: 200_000,
             memory_bytes: 2 * 1024 * 1024 * 1024,
             processes: 256,
+            cpus: None,
             cpu_seconds: 600,
             output_bytes: 256 * 1024,
         }
@@ -177,6 +180,49 @@ pub struct PhaseOutcome {
     pub disk_full: bool,
     /// Processes it left behind, which were killed.
     pub left_behind: u64,
+    /// Why the control group that was made for it did not hold it, if so.
+    pub loose: Option<String>,
+}
+
+/// What held a job as a whole to its limits, beside what the kernel gives each process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// `cgroup-v2`, `cgroup-v1`, or `polling`: memory and processes are counted ten times a second.
+    pub by: String,
+    /// What a control group limits: `memory`, `processes`, `processors`.
+    pub limits: Vec<String>,
+    /// Why it is only polling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Held {
+    /// By nothing but looks.
+    pub(super) fn by_polling(reason: String) -> Self {
+        Self {
+            by: "polling".to_owned(),
+            limits: Vec::new(),
+            reason: Some(reason),
+        }
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let version = match self.by.as_str() {
+            "cgroup-v2" => 2,
+            "cgroup-v1" => 1,
+            _ => {
+                let reason = self.reason.as_deref().unwrap_or("no control group");
+                return write!(f, "memory and processes are counted ten times a second ({reason})");
+            }
+        };
+        let limits = self.limits.join(", ");
+        write!(
+            f,
+            "control groups (version {version}) limit {limits}; memory is counted ten times a second too"
+        )
+    }
 }
 
 /// What came of a job.
@@ -186,13 +232,30 @@ pub struct Outcome {
     pub phases: Vec<PhaseOutcome>,
     /// Files that were not copied out, and why.
     pub not_kept: Vec<String>,
+    /// What held it to its limits.
+    pub held: Held,
+}
+
+/// What the stage is asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub job: Job,
+    /// The directories of its control group.
+    pub group: Vec<PathBuf>,
+}
+
+/// What the stage did.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Done {
+    pub phases: Vec<PhaseOutcome>,
+    pub not_kept: Vec<String>,
 }
 
 /// What the stage says at the end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Reply {
-    Done(Outcome),
+    Done(Done),
     Unavailable(String),
     Failed(String),
 }

@@ -1,18 +1,21 @@
 //! The two helper processes: the stage, which builds the root and moves files, and process 1 inside.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::thread::UnshareFlags;
 
+use super::control::Ground;
 use super::copy::{Files, place};
 use super::namespaces::{EPISODE, add_writable, arrange, build_root, enter, move_into, unshare};
-use super::phase::{self, User};
+use super::phase::{self, Program, User};
 use super::population::Whom;
-use super::spec::{Ended, Isolation, Job, Order, Outcome, PhaseOutcome, Reply};
+use super::spec::{Done, Ended, Isolation, Job, Order, PhaseOutcome, Reply, Task};
 use super::{COMMAND, bridge};
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
@@ -20,25 +23,35 @@ use super::{COMMAND, bridge};
 pub fn serve_stage(mut input: impl BufRead + Send + 'static, mut output: impl Write) -> io::Result<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;
-    let reply = match serde_json::from_str::<Job>(&line) {
-        Ok(job) => run(&job, input),
+    let reply = match serde_json::from_str::<Task>(&line) {
+        Ok(task) => run(&task, input),
         Err(error) => Reply::Failed(format!("the job cannot be read: {error}")),
     };
     serde_json::to_writer(&mut output, &reply)?;
     output.flush()
 }
 
-fn run(job: &Job, input: impl BufRead + Send + 'static) -> Reply {
+fn run(Task { job, group }: &Task, input: impl BufRead + Send + 'static) -> Reply {
     let result = match job.isolation {
         Isolation::Namespaces => match enter() {
-            Ok(user) => isolated(job, user, input),
-            Err(error) => return Reply::Unavailable(error.to_string()),
+            Ok(user) => isolated(job, group, user, input),
+            Err(error) => return Reply::Unavailable(why(&error)),
         },
-        Isolation::None => beside(job, input),
+        Isolation::None => beside(job, group, input),
     };
     match result {
-        Ok(outcome) => Reply::Done(outcome),
+        Ok(done) => Reply::Done(done),
         Err(error) => Reply::Failed(error.to_string()),
+    }
+}
+
+/// Why there are no namespaces. AppArmor grants a user namespace and then refuses everything in it.
+fn why(error: &io::Error) -> String {
+    let restricted = std::fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    if restricted.is_ok_and(|text| text.trim() == "1") && !rustix::process::getuid().is_root() {
+        format!("AppArmor keeps user namespaces from programs without a profile that allows them ({error})")
+    } else {
+        error.to_string()
     }
 }
 
@@ -55,7 +68,7 @@ fn named<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{what}: {error}")))
 }
 
-fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) -> io::Result<Outcome> {
+fn isolated(job: &Job, group: &[PathBuf], user: Option<u32>, input: impl BufRead + Send + 'static) -> io::Result<Done> {
     let root = named(
         "building the root",
         build_root(&job.scratch, &job.read_only, &job.limits, user),
@@ -66,11 +79,8 @@ fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) 
     }
     die_with(input);
     let files = named("the root", Files::open(&root, user, false))?;
-    let mut init = named("process 1", Init::start(&root))?;
-    let mut outcome = Outcome {
-        phases: Vec::new(),
-        not_kept: Vec::new(),
-    };
+    let mut init = named("process 1", Init::start(&root, group))?;
+    let mut outcome = Done::default();
     let mut writable = Vec::new();
     for phase in &job.phases {
         for directory in &phase.directories {
@@ -99,7 +109,7 @@ fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) 
     Ok(outcome)
 }
 
-fn keep(job: &Job, files: &Files, relative_to: &str, outcome: &mut Outcome) {
+fn keep(job: &Job, files: &Files, relative_to: &str, outcome: &mut Done) {
     for output in &job.outputs {
         match place(&output.from, relative_to) {
             Ok(from) => files.copy_out(&from, &output.to, job.limits.disk_bytes, &mut outcome.not_kept),
@@ -109,7 +119,8 @@ fn keep(job: &Job, files: &Files, relative_to: &str, outcome: &mut Outcome) {
 }
 
 /// Without namespaces: the same programs on a directory of this machine.
-fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome> {
+fn beside(job: &Job, group: &[PathBuf], input: impl BufRead + Send + 'static) -> io::Result<Done> {
+    let ground = Ground::open(group).map_err(|error| error.to_string());
     // Orphaned grandchildren come to this process instead of escaping to the system's first.
     rustix::process::set_child_subreaper(Some(getpid()))?;
     let root = job.scratch.join("root");
@@ -122,10 +133,7 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
         }
         place(text, "")
     };
-    let mut outcome = Outcome {
-        phases: Vec::new(),
-        not_kept: Vec::new(),
-    };
+    let mut outcome = Done::default();
     for phase in &job.phases {
         for directory in &phase.directories {
             named(directory, files.fresh_directory(&within(directory)?))?;
@@ -136,7 +144,16 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
         let inside = within(&phase.directory)?;
         let directory = root.join(inside.strip_prefix("/").unwrap_or(&inside));
         let text = root.to_string_lossy();
-        let done = phase::run(phase, &directory, &text, &job.limits, User::Same, Whom::Descendants);
+        let program = Program {
+            phase,
+            directory: &directory,
+            root: &text,
+            limits: &job.limits,
+            user: User::Same,
+            whom: Whom::Descendants,
+            ground: &ground,
+        };
+        let done = program.run();
         let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
         outcome.phases.push(done);
         if !goes_on {
@@ -155,8 +172,8 @@ struct Init {
 }
 
 impl Init {
-    fn start(root: &Path) -> io::Result<Self> {
-        let root = root.to_path_buf();
+    fn start(root: &Path, group: &[PathBuf]) -> io::Result<Self> {
+        let (root, group) = (root.to_path_buf(), group.to_vec());
         // The children of a thread that left for a new process namespace are born there, but such a thread can start no
         // threads any more: it is one of its own, and ends at once.
         let start = move || {
@@ -165,6 +182,7 @@ impl Init {
                 .arg(COMMAND)
                 .arg("--init")
                 .arg(root)
+                .args(group.iter().flat_map(|dir| [OsStr::new("--group"), dir.as_os_str()]))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -214,8 +232,16 @@ impl Init {
 }
 
 /// Process 1 inside: takes orders, one a line, and answers each with its outcome. The end of `input` ends everything, also
-/// in the middle of an order.
-pub fn serve_init(root: &Path, input: impl BufRead + Send + 'static, mut output: impl Write) -> io::Result<()> {
+/// in the middle of an order. `group` is where the control group of the programs is.
+pub fn serve_init(
+    root: &Path,
+    group: &[PathBuf],
+    input: impl BufRead + Send + 'static,
+    mut output: impl Write,
+) -> io::Result<()> {
+    // Its files are out of sight from the new root.
+    let ground = Arc::new(Ground::open(group).map_err(|error| error.to_string()));
+    let last = Arc::clone(&ground);
     let moved = named("entering the root", move_into(root)).map_err(|error| error.to_string());
     let (send, orders) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -224,43 +250,60 @@ pub fn serve_init(root: &Path, input: impl BufRead + Send + 'static, mut output:
                 break;
             }
         }
-        leave();
+        leave(&last);
     });
-    while let Ok(line) = orders.recv() {
+    let mut served = Ok(());
+    while served.is_ok() {
+        let Ok(line) = orders.recv() else { break };
         let answer: Result<PhaseOutcome, String> = match (&moved, serde_json::from_str::<Order>(&line)) {
             (Err(error), _) => Err(error.clone()),
             (Ok(()), Err(error)) => Err(error.to_string()),
-            (Ok(()), Ok(order)) => follow(order),
+            (Ok(()), Ok(order)) => follow(order, Arc::clone(&ground)),
         };
-        serde_json::to_writer(&mut output, &answer)?;
-        output.write_all(b"\n")?;
-        output.flush()?;
+        served = tell(&mut output, &answer);
     }
-    Ok(())
+    // The other thread may be about it, and dies with this one.
+    if let Ok(ground) = &*ground {
+        ground.remove();
+    }
+    served
+}
+
+fn tell(output: &mut impl Write, answer: &Result<PhaseOutcome, String>) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, answer)?;
+    output.write_all(b"\n")?;
+    output.flush()
 }
 
 #[allow(
     clippy::exit,
     reason = "process 1 of a namespace cannot be killed from inside; its end kills all the others"
 )]
-fn leave() -> ! {
+fn leave(ground: &Result<Ground, String>) -> ! {
+    if let Ok(ground) = ground {
+        // Whoever made the group may have been killed.
+        phase::kill_all();
+        ground.remove();
+    }
     std::process::exit(0)
 }
 
 /// Each phase has its own view of the files, which a thread can have and which ends with it.
-fn follow(order: Order) -> Result<PhaseOutcome, String> {
+fn follow(order: Order, ground: Arc<Result<Ground, String>>) -> Result<PhaseOutcome, String> {
     let work = move || -> io::Result<PhaseOutcome> {
         named("arranging the files", arrange(&order))?;
         let directory = place(&order.phase.directory, EPISODE)?;
         let user = order.user.map_or(User::Inner, User::Id);
-        Ok(phase::run(
-            &order.phase,
-            &directory,
-            EPISODE,
-            &order.limits,
+        let program = Program {
+            phase: &order.phase,
+            directory: &directory,
+            root: EPISODE,
+            limits: &order.limits,
             user,
-            Whom::Namespace,
-        ))
+            whom: Whom::Namespace,
+            ground: &ground,
+        };
+        Ok(program.run())
     };
     std::thread::spawn(work)
         .join()

@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::cli::{CliError, Context, Exit, format, readiness};
 use crate::config::{EngineKind, Settings};
 use crate::experience::{Experience, StoreOptions};
+use crate::harness::sandbox::Sandbox;
 
 /// Check this machine and this deployment, and say how to fix what is wrong
 ///
@@ -75,6 +76,7 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
         address(settings),
         open_files(),
         files::time(settings),
+        sandbox(context)?,
     ];
     findings.extend(startable(settings));
     findings.extend(mirror(settings, args.offline));
@@ -260,6 +262,29 @@ fn open_files() -> Finding {
         Some(files) => good("open files", format!("up to {files}")),
         None => good("open files", "no limit"),
     }
+}
+
+/// How episodes of agents are kept apart here, and which limits hold. Only recipes that evolve a harness need it.
+fn sandbox(context: &Context) -> Result<Finding, CliError> {
+    let (check, fix) = (
+        "sandbox",
+        "needed only where a recipe evolves a harness; evolution.episode.isolation says what happens without it",
+    );
+    let scratch = std::env::temp_dir().join(format!("reef-doctor-{}", crate::sys::random::hex_token()));
+    let program = std::fs::create_dir(&scratch).and_then(|()| std::env::current_exe());
+    let asked = program.map(|program| {
+        let sandbox = Sandbox::new(program);
+        context.block_on(async { Ok(sandbox.available(&scratch).await) })
+    });
+    // What stays of it is an empty directory.
+    let _left = std::fs::remove_dir_all(&scratch);
+    Ok(match asked {
+        Ok(asked) => match asked? {
+            Ok(held) => good(check, format!("episodes run in namespaces of their own; {held}")),
+            Err(error) => warning(check, error.to_string(), fix),
+        },
+        Err(error) => warning(check, format!("{}: {error}", scratch.display()), fix),
+    })
 }
 
 fn directory(dir: &Path) -> Vec<Finding> {

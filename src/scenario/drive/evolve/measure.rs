@@ -10,7 +10,7 @@ use crate::domain::{Outcome, Verdict};
 use crate::eval::{self, Arena, Baseline, Compared, Draw, EpisodeNote, Suite, Terms};
 use crate::experience::{AttemptState, Job, Spend};
 use crate::harness::episode::Stage;
-use crate::harness::sandbox::SandboxError;
+use crate::harness::sandbox::{Held, Isolation, Sandbox, SandboxError};
 use crate::harness::tree::check;
 use crate::recipe::{EvolutionSpec, PublishMode};
 use crate::scenario::drive::judge::refused;
@@ -71,9 +71,14 @@ impl Driver {
         let (candidate_files, current_files) = (render(&candidate)?, render(&current)?);
         let work = self.inner.work.join("episodes");
         let sandbox = workshop.sandbox();
-        let unavailable = self.unavailable(&sandbox, &work).await?;
+        let asked = self.probed(&sandbox, &work, Isolation::Namespaces).await?;
         let code = brings_code(&candidate) || brings_code(&current);
-        let isolation = decide(evolution.episode.isolation, code, unavailable.as_deref()).map_err(gate)?;
+        let unavailable = asked.as_ref().err().map(String::as_str);
+        let isolation = decide(evolution.episode.isolation, code, unavailable).map_err(gate)?;
+        let held = match (isolation, asked) {
+            (Isolation::Namespaces, Ok(held)) => held,
+            _ => self.probed(&sandbox, &work, isolation).await?.map_err(gate)?,
+        };
         let release = self.frozen(job).await?;
         let source = workshop.source(evolution.episode_model.as_ref(), &job.scenario, release.clone());
         let meter = meter(evolution);
@@ -133,6 +138,7 @@ impl Driver {
         verdict.figures.insert("suite".into(), json!(suite.name));
         verdict.figures.insert("suite_digest".into(), json!(suite.digest));
         verdict.figures.insert("isolation".into(), json!(stage.isolation));
+        verdict.figures.insert("limits".into(), json!(held));
         if let Some(sealed) = sealed.filter(|sealed| !sealed.is_empty()) {
             let scores: Vec<f64> = sealed.iter().filter_map(|(_, score)| *score).collect();
             let mean = (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64);
@@ -160,24 +166,25 @@ impl Driver {
         Ok(verdict)
     }
 
-    /// Why this machine gives no namespaces, if it does not; asked once.
-    async fn unavailable(
+    /// What holds programs to their limits that are isolated like this, or why they cannot be isolated.
+    async fn probed(
         &self,
-        sandbox: &crate::harness::sandbox::Sandbox,
+        sandbox: &Sandbox,
         work: &std::path::Path,
-    ) -> Result<Option<String>, LoopError> {
+        isolation: Isolation,
+    ) -> Result<Result<Held, String>, LoopError> {
         let scratch = work.join(format!("probe-{}", crate::sys::random::hex_token()));
         std::fs::create_dir_all(&scratch).map_err(|source| LoopError::Work {
             path: scratch.clone(),
             doing: "preparing an episode",
             source,
         })?;
-        let asked = sandbox.available(&scratch).await;
+        let asked = sandbox.probe(&scratch, isolation).await;
         // What stays of it is an empty directory.
         let _left = std::fs::remove_dir_all(&scratch);
         match asked {
-            Ok(()) => Ok(None),
-            Err(error @ SandboxError::Unavailable { .. }) => Ok(Some(error.to_string())),
+            Ok(held) => Ok(Ok(held)),
+            Err(error @ SandboxError::Unavailable { .. }) => Ok(Err(error.to_string())),
             Err(error) => Err(LoopError::Gate {
                 reason: error.to_string(),
             }),

@@ -102,6 +102,7 @@ pub(super) fn limits(spec: &EvolutionSpec) -> EpisodeLimits {
             disk_bytes: episode.disk_mb * MEGABYTE,
             memory_bytes: episode.memory_mb * MEGABYTE,
             processes: episode.processes,
+            cpus: episode.cpus,
             cpu_seconds: Duration::from_secs_f64(episode.timeout_s).as_secs().max(1),
             ..Limits::default()
         },
