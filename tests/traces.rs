@@ -234,6 +234,11 @@ fn the_log_is_kept_filtered_and_followed() {
     assert_eq!(refused["fields"]["code"], "invalid_json");
     assert_eq!(logs(&["--level", "error"]), "");
     assert_eq!(logs(&["-n", "1"]).lines().count(), 1);
+    let none = reef::run(&reef.dir, &["logs", "-n", "0"]);
+    assert_eq!(
+        (none.status.code(), none.stdout.len(), none.stderr.len()),
+        (Some(0), 0, 0)
+    );
     // A follower sees what comes later.
     let out = reef.dir.join("followed");
     let mut follower = reef::command(&reef.dir)
@@ -251,6 +256,12 @@ fn the_log_is_kept_filtered_and_followed() {
     });
     follower.kill().unwrap();
     follower.wait().unwrap();
+    // What was there before it began is not shown.
+    let followed = std::fs::read_to_string(&out).unwrap();
+    assert!(
+        followed.lines().count() < logs(&["--grep", "invalid_json"]).lines().count(),
+        "{followed}"
+    );
     let empty = tempfile::tempdir().unwrap();
     let output = reef::run(empty.path(), &["logs"]);
     assert_eq!(output.status.code(), Some(3));

@@ -113,7 +113,11 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
             .iter()
             .map(|(name, stats)| (name.to_string(), stats_json(stats)))
             .collect();
-        output.object("stats", &json!({"scenarios": scenarios, "total": stats_json(&total)}))?;
+        let mut said = json!({"scenarios": scenarios, "total": stats_json(&total)});
+        if let Some(path) = &args.plot {
+            said["file"] = json!(path);
+        }
+        output.object("stats", &said)?;
         return Ok(Exit::Ok);
     }
     let mut table = Table::new(&[

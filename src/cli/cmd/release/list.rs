@@ -131,6 +131,10 @@ pub(crate) fn log(context: &Context, args: &LogArgs) -> Result<Exit, CliError> {
     let Listing { chain, steps, more } = read(context, &args.list)?;
     if let Some(path) = &args.html {
         pages::chain(context, path, &chain.scenario)?;
+        if context.output().json() {
+            let page = json!({"scenario": chain.scenario, "file": path});
+            context.output().object("page", &page)?;
+        }
         return Ok(Exit::Ok);
     }
     let output = context.output();
