@@ -443,7 +443,7 @@ fn scenario_facts(scenario: &Scenario, stats: &Stats, facts: &LoopFacts) -> Scen
         pending: None,
         instructions: facts.instructions,
         excluded: facts.excluded.clone(),
-        mean_score: (stats.scores > 0).then(|| stats.score_sum / stats.scores as f64),
+        mean_score: stats.mean_score(),
         rewards: Vec::new(),
         last_us: stats.last_us,
     }

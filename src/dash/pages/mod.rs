@@ -14,7 +14,8 @@ use super::series::{FIGURES, series};
 use super::snapshot::{Evidence, Focus, RecordFacts, ScenarioFacts, Snapshot, StepFacts};
 use super::source::Fault;
 use super::text;
-use crate::domain::Verdict;
+use crate::domain::{Verdict, is_score};
+use crate::sys::terminal;
 
 /// Steps drawn.
 const STEPS: usize = 2000;
@@ -224,7 +225,7 @@ fn section(name: &str, facts: Option<&ScenarioFacts>, records: &[RecordFacts]) -
     let scored: Vec<(f64, f64)> = records
         .iter()
         .rev()
-        .filter_map(|row| Some((row.at_us as f64 / 1e6, row.score?)))
+        .filter_map(|row| Some((row.at_us as f64 / 1e6, row.score.filter(|score| is_score(*score))?)))
         .collect();
     let (first, last) = (
         records.last().map_or(0, |row| row.at_us),

@@ -52,6 +52,9 @@ fn moment(us: i64) -> String {
 }
 
 /// A number for people: whole ones without a fraction, others with a few digits.
+    if value.abs() >= 1e15 {
+        return format!("{value:.3e}");
+    }
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value:.0}");
