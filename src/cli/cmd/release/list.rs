@@ -170,7 +170,7 @@ fn graph(steps: &[StepRow], head: &ReleaseId, more: bool, color: bool) -> String
         if made {
             words.push(bold(&format::short(step.release.release_id.as_str())));
             words.push(format!("step {} {}", step.step, step.operation.as_str()));
-            words.push(step.release.kind.clone());
+            words.push(printable(step.release.kind.clone()));
             words.push(format::bytes(step.release.bytes));
         } else {
             words.push(format!("step {} {}", step.step, step.outcome));
