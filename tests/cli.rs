@@ -17,6 +17,8 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+#[path = "cli/offers.rs"]
+mod offers;
 #[path = "cli/readiness.rs"]
 mod readiness;
 

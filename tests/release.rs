@@ -15,6 +15,8 @@ mod bench;
 mod chain;
 #[path = "release/crash.rs"]
 mod crash;
+#[path = "release/import.rs"]
+mod import;
 #[path = "release/lost.rs"]
 mod lost;
 #[path = "release/publish.rs"]

@@ -33,6 +33,14 @@ fn reports_become_releases_each_record_once() {
     rig.check_whole(3);
     let again = rig.train(&["--json"]);
     assert_eq!(again.code, 3, "nothing is left: {}", again.stderr);
+    // Said in one object, as everything is.
+    assert_eq!(again.stdout.lines().count(), 1, "{}", again.stdout);
+    let ended = &again.events("ended")[0];
+    assert_eq!(
+        (&ended["version"], &ended["steps"], &ended["released"]),
+        (&json!(1), &json!(0), &json!(0))
+    );
+    assert_eq!(run.events("ended")[0]["steps"], json!(steps.len()));
 }
 
 #[test]

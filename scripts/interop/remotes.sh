@@ -47,7 +47,7 @@ through() {
     mkdir a
     for _ in 1 2 3; do
         head -c 700000 /dev/urandom >a/w.safetensors
-        "$reef" release import a -q >/dev/null
+        "$reef" release import a --kind harness-tree -q >/dev/null
     done
     "$reef" release push "$remote" "$@"
     cd "$work/$name/two"

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, CommandFactory, Parser, ValueEnum};
 
 use super::cmd::Command;
 
@@ -25,6 +25,19 @@ pub(crate) struct Cli {
     pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// The program as it is offered: without commands that are hidden, because it starts them itself or they are for
+    /// who builds it. Not for parsing.
+    pub(crate) fn offered() -> clap::Command {
+        let whole = Self::command();
+        let shown = whole.get_subcommands().filter(|command| !command.is_hide_set());
+        clap::Command::new("reef")
+            .version(env!("CARGO_PKG_VERSION"))
+            .args(whole.get_arguments())
+            .subcommands(shown.cloned())
+    }
 }
 
 /// Options of every command.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::ErrorKind;
 
 use crate::experience::{ErrorClass, StoreError};
 
@@ -114,6 +115,22 @@ impl<T, E: Error> OrExit<T> for Result<T, E> {
     }
 }
 
+/// What to do about a disk that takes nothing, where its failure tells.
+pub(crate) fn disk_step(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::ReadOnlyFilesystem => {
+            Some("this file system is mounted read-only: mount it for writing, or name another directory with --dir")
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Some("the disk is full (df -h shows it): make room, or name a directory on another disk with --dir")
+        }
+        ErrorKind::PermissionDenied => {
+            Some("this user may not write there: run as the owner of the files, or name another directory with --dir")
+        }
+        _ => None,
+    }
+}
+
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         let exit = match error.class() {
@@ -121,7 +138,10 @@ impl From<StoreError> for CliError {
             ErrorClass::Conflict => Exit::Conflict,
             ErrorClass::Busy | ErrorClass::Failed => Exit::Store,
         };
-        let failure = Self::from_error(exit, &error);
+        let mut failure = Self::from_error(exit, &error);
+        if let Some(step) = error.of_the_disk().and_then(disk_step) {
+            failure = failure.hint(step);
+        }
         match error {
             StoreError::UnknownScenario { .. } => failure.hint("reef scenario list shows the scenarios there are"),
             _ => failure,
@@ -136,6 +156,15 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot open the store")]
     struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn a_disk_that_takes_nothing_has_a_next_step() {
+        for (code, words) in [(30, "read-only"), (28, "full"), (122, "full"), (13, "owner")] {
+            let step = disk_step(std::io::Error::from_raw_os_error(code).kind()).unwrap();
+            assert!(step.contains(words) && step.contains("--dir"), "{step}");
+        }
+        assert_eq!(disk_step(ErrorKind::Other), None);
+    }
 
     #[test]
     fn causes_are_kept_in_order_and_not_repeated() {

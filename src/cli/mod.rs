@@ -26,6 +26,7 @@ pub use exit::{EXIT_CODES, Exit};
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches};
 
 use args::Cli;
@@ -53,7 +54,7 @@ fn run(argv: Vec<OsString>) -> Exit {
         .and_then(|matches| Cli::from_arg_matches(&matches))
     {
         Ok(cli) => cli,
-        Err(error) => return usage(&early, &error),
+        Err(error) => return usage(&early, &without_hidden(error)),
     };
     let context = Context::new(&cli.global, overrides);
     if !cli.command.logs_by_itself() {
@@ -86,6 +87,22 @@ fn usage(output: &Output, error: &clap::Error) -> Exit {
         Ok(()) => Exit::Ok,
         Err(error) => report(output, &error),
     }
+}
+
+/// The same error, with no hidden command among what it suggests.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) else {
+        return error;
+    };
+    let offered = Cli::offered();
+    let shown = |name: &String| name == "help" || offered.find_subcommand(name).is_some();
+    let names: Vec<String> = names.iter().filter(|name| shown(name)).cloned().collect();
+    if names.is_empty() {
+        error.remove(ContextKind::SuggestedSubcommand);
+    } else {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+    error
 }
 
 /// Before the arguments are understood, only `--json` and `--color` can be guessed from them.

@@ -73,21 +73,34 @@ impl Output {
     }
 
     /// Writes bytes to standard output as they are.
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
+    fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)
             .and_then(|()| out.flush())
             .map_err(|error| stdout_error(&error))
     }
 
-    /// Writes one line of data: as it is to a file or a pipe, with nothing acting in it to a terminal.
-    pub(crate) fn line(&self, line: &str) -> Result<(), CliError> {
-        let shown = if self.watched {
-            terminal::lines(line)
+    /// Writes text from outside: as it is to a file or a pipe, with nothing acting in it to a terminal.
+    pub(crate) fn passage(&self, text: &str) -> Result<(), CliError> {
+        if self.watched {
+            self.text(&terminal::lines(text))
         } else {
-            line.into()
-        };
-        self.text(&format!("{shown}\n"))
+            self.text(text)
+        }
+    }
+
+    /// Writes bytes from outside in the same way.
+    pub(crate) fn passage_of(&self, bytes: &[u8]) -> Result<(), CliError> {
+        if self.watched {
+            self.passage(&String::from_utf8_lossy(bytes))
+        } else {
+            self.bytes(bytes)
+        }
+    }
+
+    /// Writes one line of data, in the same way.
+    pub(crate) fn line(&self, line: &str) -> Result<(), CliError> {
+        self.passage(&format!("{line}\n"))
     }
 
     /// Writes one JSON object: the version and kind, then the fields of `value`.

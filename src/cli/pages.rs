@@ -110,6 +110,7 @@ fn look_into(source: &mut dyn Source, name: &str) -> Result<(Snapshot, Focus, Ve
 
 fn write(context: &Context, path: &Path, page: &str) -> Result<(), CliError> {
     crate::sys::durable::write(path, page.as_bytes()).map_err(|error| unwritable(path, &error))?;
+    // With --json the command says so itself, within what else it prints.
     context.output().note(&format!("wrote {}", path.display()));
     Ok(())
 }

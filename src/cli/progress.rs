@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::output::Output;
+use crate::sys::terminal;
 
 /// At most one event in this time, so that a log of a long run stays readable.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,7 +59,7 @@ impl<'a> Progress<'a> {
         }
         self.bar.set_position(done);
         if let Some(message) = message {
-            self.bar.set_message(message.to_owned());
+            self.bar.set_message(terminal::line(message).into_owned());
         }
         if self.output.json() && self.last_event.elapsed() >= EVENT_INTERVAL {
             self.last_event = Instant::now();

@@ -5,6 +5,7 @@ use crate::release::{ReleaseError, Remote, Repository, RepositoryOptions, Troubl
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
 use super::context::Store;
+use super::error::disk_step;
 use super::{CliError, Context, Exit, harness};
 
 impl Context {
@@ -134,7 +135,8 @@ impl From<ReleaseError> for CliError {
                 ),
                 Some(Trouble::Other) | None => (Exit::Store, Some("reef release verify names what is damaged here")),
             },
-            ReleaseError::Locked { .. } | ReleaseError::Io { .. } | ReleaseError::Git { .. } => (Exit::Store, None),
+            ReleaseError::Io { source, .. } => (Exit::Store, disk_step(source.kind())),
+            ReleaseError::Locked { .. } | ReleaseError::Git { .. } => (Exit::Store, None),
         };
         let failure = Self::from_error(exit, error);
         match hint {

@@ -232,6 +232,23 @@ fn unknown(path: &str, node: &Node, known: impl Iterator<Item = String>) -> Faul
     }
 }
 
+/// The declared keys most like what somebody typed: of the section it names, or with its words elsewhere; at most three.
+pub(super) fn near_keys(typed: &str, known: impl Iterator<Item = String>) -> Vec<String> {
+    let last = typed.rsplit('.').next().unwrap_or(typed);
+    let mut near: Vec<(f64, String)> = known
+        .map(|key| {
+            let own = key.rsplit('.').next().unwrap_or(&key);
+            let whole = strsim::jaro_winkler(typed, &key);
+            // `port` for `reef.port`, and `prot` too.
+            let part = strsim::jaro_winkler(last, own);
+            (whole.max(part), key)
+        })
+        .filter(|(likeness, _)| *likeness > 0.85)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    near.into_iter().take(3).map(|(_, key)| key).collect()
+}
+
 /// The most similar name, if one is similar at all.
 pub(super) fn nearest(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
     known

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::load::read_table;
+use super::load::{near_keys, read_table};
 use super::reader::{Reader, Row, Section};
 use super::{
     ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Observability,
@@ -73,6 +73,11 @@ impl Settings {
     /// Every setting with its value (secrets masked) and its source, in the order of the reference.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// The keys most like this one, for somebody who mistyped it.
+    pub fn near_keys(&self, typed: &str) -> Vec<String> {
+        near_keys(typed, self.rows.iter().map(|row| row.key.clone()))
     }
 
     /// Where a setting came from.

@@ -1,7 +1,9 @@
 //! The lines beside the tree on the harness screen: what waits for somebody, then what was tried, newest first.
 
+use crate::experience::RequestStory;
+
 use super::app::{App, Screen};
-use super::evolution::{AttemptFacts, Edit, Evolution, ProposalFacts, RequestFacts};
+use super::evolution::{AttemptFacts, Edit, Evolution, ProposalFacts};
 use super::page::Body;
 use super::rows::matches;
 use super::snapshot::{Focus, StepFacts};
@@ -13,7 +15,7 @@ pub(super) enum Change<'a> {
     /// A release that waits for a person's decision.
     Held(&'a StepFacts),
     /// An instruction that waits for its turn.
-    Request(&'a RequestFacts),
+    Request(&'a RequestStory),
     /// A proposal that waits, or one that was refused.
     Proposal(&'a ProposalFacts),
     /// An attempt at a better tree.
@@ -110,7 +112,7 @@ impl Change<'_> {
     pub(super) fn id(&self) -> String {
         match self {
             Self::Held(step) | Self::Step(step) => step.step.to_string(),
-            Self::Request(request) => request.id.clone(),
+            Self::Request(request) => request.id.to_string(),
             Self::Proposal(proposal) => proposal.id.clone(),
             Self::Attempt(attempt) => attempt.id.clone(),
         }

@@ -1,6 +1,9 @@
 //! What is tried on a harness tree, what waits, and what led to it, read from the documents of the HTTP interface.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::experience::{AttemptEvent, Failure, RequestStory};
 
 use super::read::{moment, text, whole};
 use super::text::figures;
@@ -39,11 +42,11 @@ pub struct AttemptFacts {
     /// Tasks the candidate was worse on.
     pub worse_on: Vec<String>,
     /// The failures that led to it, worst first.
-    pub failures: Vec<FailureFacts>,
+    pub failures: Vec<Failure>,
     /// How many there are.
     pub failures_total: u64,
     /// What it did, oldest first, where that was asked for.
-    pub activity: Vec<ActivityFacts>,
+    pub activity: Vec<AttemptEvent>,
     /// When it began.
     pub began_us: i64,
     /// When it changed last.
@@ -71,30 +74,6 @@ impl Edit {
         };
         format!("{sign}{}", self.entry)
     }
-}
-
-/// A failure that led to an attempt.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct FailureFacts {
-    /// The exchanges it is about.
-    pub receipts: Vec<String>,
-    /// The grade.
-    pub score: Option<f64>,
-    /// What was said.
-    pub feedback: String,
-}
-
-/// Something an attempt did.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ActivityFacts {
-    /// When.
-    pub at_us: i64,
-    /// `model`, `agent`, `check`, `trial`, `proposer`.
-    pub kind: String,
-    /// In a sentence.
-    pub text: String,
-    /// It went wrong.
-    pub failed: bool,
 }
 
 /// A proposal of an agent or a person.
@@ -125,29 +104,16 @@ impl ProposalFacts {
     }
 }
 
-/// An instruction.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RequestFacts {
-    /// Its record.
-    pub id: String,
-    /// Its words.
-    pub text: Option<String>,
-    /// The session it came from.
-    pub session: Option<String>,
-    /// `queued`, then the state of its attempt, then the outcome of its step.
-    pub state: String,
-    /// The attempt that follows it.
-    pub attempt: Option<String>,
-    /// The step that settled it.
-    pub step: Option<u64>,
-    /// What became of it.
-    pub outcome: Option<String>,
-    /// When it came.
-    pub at_us: i64,
-}
-
 fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The items of a list that the store has a type for; what another version sends and this one cannot read is left out.
+pub(super) fn known<T: DeserializeOwned>(list: &Value) -> Vec<T> {
+    items(list)
+        .iter()
+        .filter_map(|item| T::deserialize(item).ok())
+        .collect()
 }
 
 fn shown(value: &Value) -> String {
@@ -192,24 +158,9 @@ pub(super) fn attempt(of: &Value) -> AttemptFacts {
             .map(|(name, value)| (name.clone(), figures(value)))
             .collect(),
         worse_on: items(&of["worse_on"]).iter().map(shown).collect(),
-        failures: items(&of["failures"])
-            .iter()
-            .map(|failure| FailureFacts {
-                receipts: items(&failure["receipts"]).iter().map(shown).collect(),
-                score: failure["score"].as_f64(),
-                feedback: text(failure, "feedback").unwrap_or_default(),
-            })
-            .collect(),
+        failures: known(&of["failures"]),
         failures_total: whole(of, "failures_total").unwrap_or(0),
-        activity: items(&of["activity"])
-            .iter()
-            .map(|event| ActivityFacts {
-                at_us: moment(event, "at").unwrap_or(0),
-                kind: text(event, "kind").unwrap_or_default(),
-                text: text(event, "text").unwrap_or_default(),
-                failed: event["failed"].as_bool().unwrap_or(false),
-            })
-            .collect(),
+        activity: known(&of["activity"]),
         began_us: moment(of, "began_at").unwrap_or(0),
         changed_us: moment(of, "changed_at").unwrap_or(0),
     }
@@ -229,20 +180,6 @@ pub(super) fn proposal(of: &Value) -> ProposalFacts {
     }
 }
 
-/// An instruction as `GET /reef/harness/requests` gives it.
-pub(super) fn request(of: &Value) -> RequestFacts {
-    RequestFacts {
-        id: text(of, "request_id").unwrap_or_default(),
-        text: text(of, "text"),
-        session: text(of, "session"),
-        state: text(of, "state").unwrap_or_default(),
-        attempt: text(of, "attempt_id"),
-        step: whole(of, "step"),
-        outcome: text(of, "outcome"),
-        at_us: moment(of, "created_at").unwrap_or(0),
-    }
-}
-
 /// What the harness screen lists beside the tree.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evolution {
@@ -251,5 +188,5 @@ pub struct Evolution {
     /// The newest proposals, newest first.
     pub proposals: Vec<ProposalFacts>,
     /// The newest instructions, newest first.
-    pub requests: Vec<RequestFacts>,
+    pub requests: Vec<RequestStory>,
 }

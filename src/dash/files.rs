@@ -15,8 +15,8 @@ use super::snapshot::{
 use super::source::{Choice, Fault, Source, Want};
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
 use crate::experience::{
-    AttemptStory, Experience, Job, LoopFacts, Order, Proposal, Record, RecordQuery, RecordRow, RequestStory, Scenario,
-    Stats, StepQuery, StepRow, StoreError, StoreOptions,
+    AttemptStory, Experience, Job, LoopFacts, Order, Proposal, Record, RecordQuery, RecordRow, Scenario, Stats,
+    StepQuery, StepRow, StoreError, StoreOptions,
 };
 use crate::release::{ContentChange, FileChange, ReleaseError, Repository, RepositoryOptions};
 use crate::sys::clock;
@@ -400,11 +400,7 @@ fn evolution(store: &Experience, scenario: &ScenarioName) -> Result<Evolution, S
             .map(Proposal::to_json)
             .map(|of| evolution::proposal(&of))
             .collect(),
-        requests: requests
-            .iter()
-            .map(RequestStory::to_json)
-            .map(|of| evolution::request(&of))
-            .collect(),
+        requests,
     })
 }
 
@@ -443,7 +439,7 @@ fn scenario_facts(scenario: &Scenario, stats: &Stats, facts: &LoopFacts) -> Scen
         pending: None,
         instructions: facts.instructions,
         excluded: facts.excluded.clone(),
-        mean_score: (stats.scores > 0).then(|| stats.score_sum / stats.scores as f64),
+        mean_score: stats.mean_score(),
         rewards: Vec::new(),
         last_us: stats.last_us,
     }

@@ -5,12 +5,13 @@ use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::event::Effect;
-use super::evolution::{AttemptFacts, ProposalFacts, RequestFacts};
+use super::evolution::{AttemptFacts, ProposalFacts};
 use super::snapshot::{DiffFile, Evidence, RecordDetail};
 use super::source::Fault;
 use super::text;
 use super::theme::Theme;
 use crate::domain::Verdict;
+use crate::experience::RequestStory;
 use crate::telemetry::LogLine;
 
 mod tried;
@@ -35,7 +36,7 @@ pub(super) enum Body {
     Evidence(Box<Evidence>),
     Attempt(Box<AttemptFacts>),
     Proposal(Box<ProposalFacts>),
-    Request(Box<RequestFacts>),
+    Request(Box<RequestStory>),
     Diff(Vec<DiffFile>),
     File(String),
     Log(LogLine),

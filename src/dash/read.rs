@@ -180,7 +180,7 @@ pub(super) fn step(row: &Value) -> StepFacts {
         restorable: row["restorable"].as_bool().unwrap_or(true),
         note: text(row, "note"),
         reason: text(row, "reason"),
-        at_us: moment(row, "recorded_at").unwrap_or(0),
+        at_us: moment(row, "at").or_else(|| moment(row, "recorded_at")).unwrap_or(0),
         batch: text(row, "batch_id"),
         asked: asked(metrics, "text"),
         asked_by: asked(metrics, "id"),

@@ -135,7 +135,7 @@ impl<F: Fetch> Remote<F> {
         Ok(Evolution {
             attempts: list(&attempts["attempts"]).iter().map(evolution::attempt).collect(),
             proposals: list(&proposals["proposals"]).iter().map(evolution::proposal).collect(),
-            requests: list(&requests["requests"]).iter().map(evolution::request).collect(),
+            requests: evolution::known(&requests["requests"]),
         })
     }
 

@@ -52,8 +52,23 @@ impl Figure {
                     .or_else(|| step.metrics.get("train_seconds"))?;
                 (*seconds > 0.0).then(|| tokens / seconds)
             })
-            .filter(|value| value.is_finite())
+            .filter(|value| drawable(*value))
     }
+}
+
+/// Whether a chart can show a number: beyond this the distance of two is no number any more.
+pub(super) fn drawable(value: f64) -> bool {
+    value.abs() <= 1e300
+}
+
+/// A range for an axis: the same if it has a width that shows, else a little wider, however large its numbers are.
+pub(super) fn widened(low: f64, high: f64) -> (f64, f64) {
+    let size = low.abs().max(high.abs());
+    if high - low > f64::EPSILON * size.max(1.0) {
+        return (low, high);
+    }
+    let more = if size < 1e12 { 0.5 } else { size * 1e-3 };
+    (low - more, high + more)
 }
 
 /// The values of a figure by step, oldest first: the last `count` steps, after leaving out the newest `back`. `steps` is
@@ -95,6 +110,16 @@ mod tests {
         assert_eq!(series(&steps, &FIGURES[1], 10, 0), [(1.0, 4.0), (4.0, 1.0)]);
         assert_eq!(series(&steps, &FIGURES[1], 2, 0), [(4.0, 1.0)]);
         assert_eq!(series(&steps, &FIGURES[1], 10, 1), [(1.0, 4.0)]);
+    }
+
+    #[test]
+    fn numbers_of_any_size_have_an_axis() {
+        for value in [0.0, 7.0, -1e20, 1e300] {
+            let (low, high) = widened(value, value);
+            assert!(low < value && value < high && (high - low).is_finite(), "{value}");
+        }
+        assert_eq!(widened(1.0, 2.0), (1.0, 2.0));
+        assert!(!drawable(1e308) && !drawable(f64::NAN));
     }
 
     #[test]

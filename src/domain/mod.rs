@@ -7,6 +7,7 @@ mod ids;
 mod mode;
 mod record;
 mod release;
+mod score;
 mod turn;
 mod verdict;
 
@@ -16,5 +17,6 @@ pub use ids::{BatchId, ContentId, InvalidName, RecordId, ReleaseId, RuntimeLoadI
 pub use mode::TrainingMode;
 pub use record::{FrozenRelease, NewExchange, NewReport, RequestType, Tags, Timings};
 pub use release::{ContentKind, Operation};
+pub use score::{LARGEST_SCORE, SCORE_RULE, is_score, mean_score};
 pub use turn::{ToolCall, Turn, Usage};
 pub use verdict::{Outcome, PairedScore, Verdict};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::domain::is_score;
 use crate::harness::sandbox::{Ended, Input, Output, Phase, PhaseOutcome};
 
 /// A task folder, read and checked.
@@ -241,14 +242,15 @@ impl HarborTask {
             };
             return direct
                 .or_else(mean)
-                .ok_or_else(|| told("reward.json holds no number".to_owned()));
+                .filter(|reward| is_score(*reward))
+                .ok_or_else(|| told("reward.json holds no number that can be a score".to_owned()));
         }
         match fs::read_to_string(kept.join("reward.txt")) {
             Ok(text) => text
                 .trim()
                 .parse()
                 .ok()
-                .filter(|reward: &f64| reward.is_finite())
+                .filter(|reward: &f64| is_score(*reward))
                 .ok_or_else(|| {
                     told(format!(
                         "reward.txt holds {:?}",

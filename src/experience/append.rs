@@ -12,7 +12,7 @@ use super::error::{Doing, ReferenceFault, StoreError};
 use super::records::RecordRow;
 use super::tally::{self, name};
 use super::writer::{WriteTx, release_text};
-use crate::domain::{NewExchange, NewReport, RecordId, RequestType, ScenarioName, Tags};
+use crate::domain::{NewExchange, NewReport, RecordId, RequestType, SCORE_RULE, ScenarioName, Tags, is_score};
 use crate::sys::clock;
 
 /// A report may name at most so many exchanges.
@@ -141,10 +141,8 @@ impl Prepared {
     }
 
     pub(super) fn report(report: &NewReport, created_us: Option<i64>) -> Result<Self, StoreError> {
-        if report.score.is_some_and(|score| !score.is_finite()) {
-            return Err(StoreError::Invalid {
-                what: "the score is not a finite number".to_owned(),
-            });
+        if let Some(score) = report.score.filter(|score| !is_score(*score)) {
+            return Err(StoreError::invalid(format_args!("score {score:e}: {SCORE_RULE}")));
         }
         let mut seen = HashSet::with_capacity(report.references.len());
         for (position, reference) in report.references.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! whatever state it was; the step in progress ([`super::Job`]) says where it goes on.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::{Doing, StoreError};
@@ -87,16 +88,18 @@ pub struct AttemptChange {
     pub notes: Map<String, Value>,
 }
 
-/// Something an attempt did.
-#[derive(Debug, Clone, PartialEq)]
+/// Something an attempt did, as it is stored, sent and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AttemptEvent {
     /// When, microseconds since the Unix epoch.
+    #[serde(rename = "at", with = "clock::wire")]
     pub at_us: i64,
     /// `model`, `agent`, `check`, `trial`, `proposer`.
     pub kind: String,
     /// In a sentence.
     pub text: String,
-    /// It went wrong.
+    /// It went wrong; sent only where it is so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
 

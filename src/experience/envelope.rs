@@ -8,7 +8,9 @@ use super::error::StoreError;
 use super::records::RecordRow;
 use super::store::Experience;
 use super::writer::Care;
-use crate::domain::{NewExchange, NewReport, RecordId, ScenarioName, Tags, Timings, ToolCall, Turn, Usage};
+use crate::domain::{
+    NewExchange, NewReport, RecordId, SCORE_RULE, ScenarioName, Tags, Timings, ToolCall, Turn, Usage, is_score,
+};
 
 /// At most so many envelopes go into one import.
 pub const MAX_IMPORT: usize = 1000;
@@ -152,8 +154,8 @@ pub fn parse_report(
         Some(Value::Number(number)) => Some(
             number
                 .as_f64()
-                .filter(|score| score.is_finite())
-                .ok_or_else(|| StoreError::invalid(format_args!("score {number} is not a finite number")))?,
+                .filter(|score| is_score(*score))
+                .ok_or_else(|| StoreError::invalid(format_args!("score {number}: {SCORE_RULE}")))?,
         ),
         Some(other) => return Err(wrong("score", "a number", &other)),
     };

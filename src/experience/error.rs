@@ -1,10 +1,13 @@
 //! What can go wrong in the store.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::ErrorCode;
+
 use crate::domain::{BatchId, RecordId, ScenarioName};
+use crate::sys::disk;
 
 /// A store operation that did not happen. Nothing of it is stored.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -182,6 +185,60 @@ impl StoreError {
         }
     }
 
+    /// What the system said of the file or its disk, if that is what failed.
+    pub fn of_the_disk(&self) -> Option<std::io::ErrorKind> {
+        match self {
+            Self::Open { source, .. } => match source.downcast_ref::<std::io::Error>() {
+                Some(error) => Some(error.kind()),
+                None => full(source.downcast_ref()?),
+            },
+            Self::Item { source, .. } => source.of_the_disk(),
+            Self::Sqlite { source, .. } => full(source),
+            _ => None,
+        }
+    }
+
+    /// A failure to open the file. SQLite says only that it could not; the system says why.
+    pub(super) fn opening(path: &Path, error: rusqlite::Error) -> Self {
+        let about_the_disk = matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+        );
+        let reason = about_the_disk.then(|| Self::reason(path)).flatten();
+        Self::Open {
+            path: path.to_owned(),
+            source: match reason {
+                Some(reason) => Arc::new(reason),
+                None => Arc::new(error),
+            },
+        }
+    }
+
+    /// The same of a step on the way.
+    pub(super) fn while_opening(self, path: &Path) -> Self {
+        match self {
+            Self::Sqlite { source, doing } => match Self::reason(path) {
+                Some(reason) => Self::Open {
+                    path: path.to_owned(),
+                    source: Arc::new(reason),
+                },
+                None => Self::Sqlite { doing, source },
+            },
+            other => other,
+        }
+    }
+
+    /// What the system says of a file that cannot be used, or of its directory, where SQLite makes other files beside it.
+    pub(super) fn reason(path: &Path) -> Option<std::io::Error> {
+        if path.exists()
+            && let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(path)
+        {
+            return Some(error);
+        }
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        disk::why_unwritable(dir.unwrap_or(Path::new(".")))
+    }
+
     pub(super) fn invalid(what: impl std::fmt::Display) -> Self {
         Self::Invalid { what: what.to_string() }
     }
@@ -189,6 +246,10 @@ impl StoreError {
     pub(super) fn damaged(what: impl std::fmt::Display) -> Self {
         Self::Damaged { what: what.to_string() }
     }
+}
+
+fn full(error: &rusqlite::Error) -> Option<std::io::ErrorKind> {
+    (error.sqlite_error_code() == Some(ErrorCode::DiskFull)).then_some(std::io::ErrorKind::StorageFull)
 }
 
 /// Names the operation an SQLite error interrupted.

@@ -35,6 +35,12 @@ pub struct Interruption {
 pub enum InterruptionReason {
     /// The client closed its connection.
     ClientGone,
+    /// The upstream answered with an error of the 400 class.
+    UpstreamRefused,
+    /// The upstream answered with an error of its own, or with something that is no answer.
+    UpstreamFailed,
+    /// The upstream could not be reached, or did not begin to answer in time.
+    UpstreamUnavailable,
     /// The upstream closed without a terminal event.
     UpstreamClosed,
     /// The upstream sent a failure event inside the stream.
@@ -49,8 +55,11 @@ pub enum InterruptionReason {
 
 impl InterruptionReason {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::ClientGone,
+        Self::UpstreamRefused,
+        Self::UpstreamFailed,
+        Self::UpstreamUnavailable,
         Self::UpstreamClosed,
         Self::UpstreamErrorEvent,
         Self::IdleTimeout,
@@ -62,6 +71,9 @@ impl InterruptionReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClientGone => "client_gone",
+            Self::UpstreamRefused => "upstream_refused",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamUnavailable => "upstream_unavailable",
             Self::UpstreamClosed => "upstream_closed",
             Self::UpstreamErrorEvent => "upstream_error_event",
             Self::IdleTimeout => "idle_timeout",
@@ -70,9 +82,17 @@ impl InterruptionReason {
         }
     }
 
+    /// Whether something went wrong, other than by the wish of the client or of who runs the service.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::ClientGone | Self::UpstreamRefused | Self::Shutdown)
+    }
+
     fn counter(self) -> &'static str {
         match self {
             Self::ClientGone => "interrupted.client_gone",
+            Self::UpstreamRefused => "interrupted.upstream_refused",
+            Self::UpstreamFailed => "interrupted.upstream_failed",
+            Self::UpstreamUnavailable => "interrupted.upstream_unavailable",
             Self::UpstreamClosed => "interrupted.upstream_closed",
             Self::UpstreamErrorEvent => "interrupted.upstream_error_event",
             Self::IdleTimeout => "interrupted.idle_timeout",

@@ -1,7 +1,6 @@
 //! Opening the file: pragmas, identity, migrations.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
@@ -20,6 +19,9 @@ const MIGRATIONS: [(&str, &str); 4] = [
     ("0004_evolution", include_str!("migrations/0004_evolution.sql")),
 ];
 
+/// Tenths of a second that the switch to WAL is tried.
+const PATIENCE: u32 = 300;
+
 /// Whether opening may create the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Create {
@@ -33,10 +35,7 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
     if create == Create::Yes {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
-    let failed = |source: rusqlite::Error| StoreError::Open {
-        path: path.to_owned(),
-        source: Arc::new(source),
-    };
+    let failed = |error| StoreError::opening(path, error);
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     conn.busy_timeout(busy_timeout).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(128);
@@ -51,10 +50,7 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
 
 /// A connection that cannot write, not even the file's format: SQLite itself refuses.
 pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<Connection, StoreError> {
-    let failed = |source: rusqlite::Error| StoreError::Open {
-        path: path.to_owned(),
-        source: Arc::new(source),
-    };
+    let failed = |error| StoreError::opening(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     conn.busy_timeout(busy_timeout).map_err(failed)?;
@@ -74,7 +70,7 @@ pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<C
 /// Brings the file to the newest format; the first to arrive does it, others wait.
 pub(super) fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     check(conn, path)?;
-    enter_wal(conn)?;
+    enter_wal(conn, path)?;
     let known = MIGRATIONS.len() as i64;
     if version(conn)? == known {
         return Ok(());
@@ -99,10 +95,7 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreErr
 
 /// Refuses a file of another program or of a newer Reef, before anything is written to it.
 fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
-    let failed = |source: rusqlite::Error| StoreError::Open {
-        path: path.to_owned(),
-        source: Arc::new(source),
-    };
+    let failed = |error| StoreError::opening(path, error);
     let application_id: i32 = conn
         .pragma_query_value(None, "application_id", |row| row.get(0))
         .map_err(failed)?;
@@ -133,12 +126,16 @@ fn version(conn: &Connection) -> Result<i64, StoreError> {
 }
 
 /// The switch to WAL needs the file for a moment and SQLite does not call the busy handler for it.
-fn enter_wal(conn: &Connection) -> Result<(), StoreError> {
-    let mut left = 300_u32;
+fn enter_wal(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+    let mut left = PATIENCE;
     loop {
         let result = conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
         match result {
             Ok(mode) if mode == "wal" => return Ok(()),
+            // Nothing that waiting helps.
+            Ok(_) if left == PATIENCE && StoreError::reason(path).is_some() => {
+                return Err(StoreError::opening(path, read_only()));
+            }
             Ok(_) if left == 0 => {
                 return Err(StoreError::Invalid {
                     what:
@@ -155,6 +152,11 @@ fn enter_wal(conn: &Connection) -> Result<(), StoreError> {
             }
         }
     }
+}
+
+/// What SQLite says of a file that it may only read.
+fn read_only() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY), None)
 }
 
 /// Whether SQLite gave up waiting for another connection.

@@ -100,7 +100,7 @@ impl Experience {
             durable::sync_dir(above.unwrap_or(Path::new("."))).map_err(failed)?;
         }
         let mut conn = schema::connect(path, Create::Yes, options.busy_timeout)?;
-        schema::prepare(&mut conn, path)?;
+        schema::prepare(&mut conn, path).map_err(|error| error.while_opening(path))?;
         let gauges = Arc::new(Gauges::default());
         let limits = QueueLimits {
             writes: options.queue_writes,

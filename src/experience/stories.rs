@@ -18,16 +18,18 @@ use crate::sys::clock;
 /// Failures told of one attempt; the worst come first.
 const FAILURES: usize = 20;
 
-/// Something that went wrong and that an attempt learns from.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Something that went wrong and that an attempt learns from, as it is sent and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// The report that said so.
     pub report: Option<RecordId>,
     /// The receipts of the exchanges it is about.
+    #[serde(default)]
     pub receipts: Vec<RecordId>,
     /// The grade.
     pub score: Option<f64>,
     /// What was said about it.
+    #[serde(default)]
     pub feedback: String,
 }
 
@@ -46,13 +48,12 @@ pub struct AttemptStory {
     pub failures_total: usize,
 }
 
-/// An instruction and what became of it.
-#[derive(Debug, Clone, PartialEq)]
+/// An instruction and what became of it, as it is sent and shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestStory {
     /// Its record.
+    #[serde(rename = "request_id")]
     pub id: RecordId,
-    /// When it came, microseconds since the Unix epoch.
-    pub at_us: i64,
     /// Its words; none once retention dropped them.
     pub text: Option<String>,
     /// The session it came from.
@@ -60,11 +61,15 @@ pub struct RequestStory {
     /// `queued`, then the state of its attempt, then the outcome of its step.
     pub state: String,
     /// The attempt that follows it.
+    #[serde(rename = "attempt_id")]
     pub attempt: Option<String>,
     /// The step that settled it.
     pub step: Option<u64>,
     /// What became of it, in a sentence.
     pub outcome: Option<String>,
+    /// When it came, microseconds since the Unix epoch.
+    #[serde(rename = "created_at", with = "clock::wire")]
+    pub at_us: i64,
 }
 
 /// What a batch was sealed on, as far as it is told here.
@@ -280,35 +285,8 @@ impl AttemptStory {
     /// The same with what it did, oldest first.
     pub fn to_json_with(&self, events: &[AttemptEvent]) -> Value {
         let mut document = self.to_json();
-        document["activity"] = events.iter().map(AttemptEvent::to_json).collect();
+        document["activity"] = json!(events);
         document
-    }
-}
-
-impl AttemptEvent {
-    /// The entry sent; `failed` only where it is so.
-    pub fn to_json(&self) -> Value {
-        let mut entry = json!({"at": clock::seconds(self.at_us), "kind": self.kind, "text": self.text});
-        if self.failed {
-            entry["failed"] = json!(true);
-        }
-        entry
-    }
-}
-
-impl RequestStory {
-    /// The document sent and shown.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "request_id": self.id,
-            "text": self.text,
-            "session": self.session,
-            "state": self.state,
-            "attempt_id": self.attempt,
-            "step": self.step,
-            "outcome": self.outcome,
-            "created_at": clock::seconds(self.at_us),
-        })
     }
 }
 
@@ -326,5 +304,37 @@ impl Proposal {
             "outcome": self.outcome,
             "received_at": clock::seconds(self.received_us),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_read_back_as_it_was() {
+        let story = RequestStory {
+            id: RecordId::new("r-1").unwrap(),
+            text: Some("shorter".to_owned()),
+            session: None,
+            state: "queued".to_owned(),
+            attempt: None,
+            step: Some(3),
+            outcome: None,
+            at_us: 1_700_000_000_300_001,
+        };
+        let sent = json!(story);
+        assert_eq!(sent["request_id"], "r-1");
+        assert_eq!((&sent["attempt_id"], &sent["session"]), (&Value::Null, &Value::Null));
+        assert_eq!(serde_json::from_value::<RequestStory>(sent).unwrap(), story);
+        let event = AttemptEvent {
+            at_us: 300_000,
+            kind: "model".to_owned(),
+            text: "asked".to_owned(),
+            failed: false,
+        };
+        let sent = json!(event);
+        assert_eq!(sent, json!({"at": 0.3, "kind": "model", "text": "asked"}));
+        assert_eq!(serde_json::from_value::<AttemptEvent>(sent).unwrap(), event);
     }
 }

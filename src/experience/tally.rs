@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, params};
 
 use super::error::{Doing, StoreError};
-use crate::domain::{RequestType, ScenarioName};
+use crate::domain::{RequestType, ScenarioName, mean_score};
 
 /// Names of counters as stored.
 pub(super) mod name {
@@ -159,6 +159,11 @@ impl Stats {
                 }
             }
         }
+    }
+
+    /// The mean score. Absent is not zero: without scores there is none.
+    pub fn mean_score(&self) -> Option<f64> {
+        mean_score(self.score_sum, self.scores)
     }
 
     /// Adds another scenario's counts.

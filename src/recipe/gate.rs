@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::is_score;
+
 /// The rule that turns measurements into a verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -143,9 +145,9 @@ impl GateSpec {
                 "must lie strictly between 0 and 1",
             ),
             (
-                !(low.is_finite() && high.is_finite() && low < high),
+                !(is_score(low) && is_score(high) && low < high),
                 "score-range",
-                "must be two finite numbers, the lower first",
+                "must be two numbers from -1e12 to 1e12, the lower first",
             ),
             (
                 !(self.minimum_effect >= 0.0 && self.minimum_effect < width),

@@ -75,6 +75,12 @@ impl Repository {
         Ok(())
     }
 
+    /// What a directory holds, by its manifest if a release was exported there, else by its look; refused where neither
+    /// tells.
+    pub fn recognise(dir: &Path) -> Result<BTreeMap<String, Component>, ReleaseError> {
+        content::recognise(dir)
+    }
+
     /// Stores the files of a directory. `components` says what it holds; without it, its look decides.
     pub fn stage_directory(
         &self,
@@ -284,7 +290,9 @@ fn tree_of(git: &git2::Repository, staged: &Staged, manifest: Oid) -> Result<Oid
     update.create_updated(git, &empty).map_err(git_at("write a tree"))
 }
 
-/// What `git log` shows: one line for people, then the facts that listing a chain needs without opening a tree.
+/// What `git log` shows: one line for people, then the facts that listing a chain needs without opening a tree. The line
+/// has no number: a release's number is its step, which it is given when it is settled; `Reef-Sequence` is the place of
+/// the commit in its line.
 fn message(manifest: &Manifest, draft: &Draft) -> String {
     let mut text = String::new();
     let who = manifest.scenario.as_ref().map_or("base", |s| s.as_str());
@@ -292,8 +300,7 @@ fn message(manifest: &Manifest, draft: &Draft) -> String {
     // Writing to a String cannot fail.
     let _infallible = write!(
         text,
-        "{who} #{}: {} ({}{held})\n\n",
-        manifest.sequence,
+        "{who}: {} ({}{held})\n\n",
         manifest.operation.as_str(),
         manifest.content.kind()
     );

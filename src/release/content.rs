@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::unreadable;
-use super::{ArtifactKind, Component, MANIFEST_NAME, ReleaseError};
+use super::{ArtifactKind, Component, MANIFEST_NAME, Manifest, ReleaseError};
 
 /// More files than this are a mistake, such as a virtual environment inside a harness tree.
 const MAX_FILES: usize = 100_000;
@@ -18,6 +19,17 @@ const UNSEEN: [std::ops::RangeInclusive<char>; 4] = [
     '\u{202a}'..='\u{202e}',
     '\u{206a}'..='\u{206f}',
     '\u{feff}'..='\u{feff}',
+];
+
+/// Files by which a harness tree is known: its own document, and what agents look for.
+const AGENT_FILES: [&str; 7] = [
+    "reef-tree.json",
+    "AGENTS.md",
+    "CLAUDE.md",
+    "GEMINI.md",
+    "QWEN.md",
+    "SKILL.md",
+    "SOUL.md",
 ];
 
 /// One file found.
@@ -62,7 +74,8 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
             return Err(bad(problem));
         }
         if prefix.is_empty() && name == MANIFEST_NAME {
-            // An exported release brought back: the manifest is made anew.
+            // An exported release brought back: the manifest is made anew. Anything else of this name would be lost.
+            manifest_of(dir)?;
             continue;
         }
         let path = if prefix.is_empty() {
@@ -108,6 +121,51 @@ pub(super) fn name_fault(name: &str) -> Option<&'static str> {
     (name.contains('\\')).then_some("its name holds a backslash")
 }
 
+/// The manifest that an export left in a directory.
+fn manifest_of(dir: &Path) -> Result<Option<Manifest>, ReleaseError> {
+    let path = dir.join(MANIFEST_NAME);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(&path)(error)),
+    };
+    match Manifest::parse("(exported)", &bytes) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(_) => Err(ReleaseError::BadContent {
+            path,
+            problem: "a release keeps its own manifest under this name, and this file is none: give it another name"
+                .to_owned(),
+        }),
+    }
+}
+
+/// What a directory holds that somebody offers without saying so: as its manifest has it, if it was exported, else by its
+/// look, if that is clear.
+pub(super) fn recognise(dir: &Path) -> Result<BTreeMap<String, Component>, ReleaseError> {
+    let found = scan(dir)?;
+    if let Some(manifest) = manifest_of(dir)?
+        && !manifest.content.components.is_empty()
+    {
+        return Ok(manifest.content.components);
+    }
+    let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
+    let components = detect(&paths);
+    let guessed = components
+        .values()
+        .any(|component| component.kind == ArtifactKind::HarnessTree);
+    let read_by_an_agent = |path: &&str| AGENT_FILES.contains(&path.rsplit('/').next().unwrap_or(path));
+    if components.is_empty() || (guessed && !paths.iter().any(read_by_an_agent)) {
+        return Err(ReleaseError::BadContent {
+            path: dir.to_path_buf(),
+            problem: "nothing in it tells what it is: no adapter_config.json of an adapter, no config.json beside the \
+                      weights of a model, no reef-tree.json and no file that an agent reads (AGENTS.md, CLAUDE.md, \
+                      SKILL.md); say so with --kind"
+                .to_owned(),
+        });
+    }
+    Ok(components)
+}
+
 /// The component a directory is by its look: a PEFT adapter, a Hugging Face checkpoint, or a harness tree.
 pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
     let has = |name: &str| paths.contains(&name);
@@ -132,24 +190,69 @@ pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Operation;
+    use crate::release::{Content, Provenance, Source};
 
     #[test]
     fn a_directory_is_read_in_order_and_its_own_manifest_left_out() {
         let dir = tempfile::tempdir().unwrap();
-        for path in [
-            "b.txt",
-            "a/z.txt",
-            "a.txt",
-            "reef-artifact.json",
-            "a/reef-artifact.json",
-        ] {
+        for path in ["b.txt", "a/z.txt", "a.txt", "a/reef-artifact.json"] {
             let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, b"x").unwrap();
         }
+        let own = dir.path().join("reef-artifact.json");
+        fs::write(&own, exported(ArtifactKind::RoutingPolicy)).unwrap();
         let found = scan(dir.path()).unwrap();
         let paths: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
         assert_eq!(paths, ["a.txt", "a/reef-artifact.json", "a/z.txt", "b.txt"]);
+        let known = recognise(dir.path()).unwrap();
+        assert_eq!(known["x"].kind, ArtifactKind::RoutingPolicy);
+        // A file of the user's own by that name is not lost.
+        fs::write(&own, b"{\"format\": \"mine\"}").unwrap();
+        let error = scan(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("give it another name"), "{error}");
+    }
+
+    /// The manifest of an export with one component.
+    fn exported(kind: ArtifactKind) -> String {
+        let component = Component {
+            kind,
+            path: String::new(),
+        };
+        let content = Content {
+            components: BTreeMap::from([("x".to_owned(), component)]),
+            files: Vec::new(),
+        };
+        let manifest = Manifest {
+            format: Manifest::format_name(),
+            content_id: content.id().unwrap(),
+            content,
+            scenario: None,
+            operation: Operation::Creation,
+            sequence: 0,
+            parent_release_id: None,
+            target_release_id: None,
+            held: false,
+            source: Source::Seed,
+            provenance: Provenance::default(),
+        };
+        manifest.to_text().unwrap()
+    }
+
+    #[test]
+    fn a_directory_of_no_known_kind_is_recognised_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        for known in [false, true] {
+            let found = recognise(dir.path());
+            assert_eq!(found.is_ok(), known);
+            if let Err(error) = found {
+                assert!(error.to_string().contains("--kind"), "{error}");
+            }
+            fs::write(dir.path().join("holiday.jpg"), b"x").unwrap();
+            assert!(known || recognise(dir.path()).is_err());
+            fs::write(dir.path().join("CLAUDE.md"), b"x").unwrap();
+        }
     }
 
     #[test]

@@ -18,7 +18,9 @@ pub struct CatalogRow<'a> {
     content_kind: &'static str,
     checkpoint: bool,
     restorable: bool,
+    /// None for the creation, as clients of the first Reef expect it; `at` has the moment of every step.
     recorded_at: Option<f64>,
+    at: f64,
     operation: Operation,
     outcome: &'a str,
     state: &'a str,
@@ -72,6 +74,7 @@ pub fn catalog_row<'a>(step: &'a StepRow, head: Option<&ReleaseId>) -> CatalogRo
         checkpoint: true,
         restorable: release.restorable,
         recorded_at: (step.operation != Operation::Creation).then(|| clock::seconds(step.at_us)),
+        at: clock::seconds(step.at_us),
         operation: step.operation,
         outcome: &step.outcome,
         state: if made { release.state.as_str() } else { &step.outcome },

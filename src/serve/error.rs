@@ -1,5 +1,7 @@
 //! Errors as clients see them, in the dialect of the route.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
@@ -18,6 +20,8 @@ pub(super) struct ApiError {
     pub(super) status: StatusCode,
     pub(super) code: &'static str,
     pub(super) message: String,
+    /// What somebody else said, for the client alone: it may hold what the client or a credential said, and logs do not.
+    pub(super) quoted: String,
     pub(super) retry_after: Option<u32>,
 }
 
@@ -27,6 +31,7 @@ impl ApiError {
             status,
             code,
             message: message.into(),
+            quoted: String::new(),
             retry_after: None,
         }
     }
@@ -64,12 +69,20 @@ impl ApiError {
         }
     }
 
+    fn told(&self) -> Cow<'_, str> {
+        if self.quoted.is_empty() {
+            Cow::Borrowed(&self.message)
+        } else {
+            Cow::Owned(format!("{}: {}", self.message, self.quoted))
+        }
+    }
+
     /// The error object of a whole response. Reef's own routes use the OpenAI shape.
     pub(super) fn body(&self, dialect: Option<Dialect>) -> Bytes {
         let kind = self.kind(dialect);
         let value = match dialect {
-            Some(Dialect::Anthropic) => json!({"type": "error", "error": {"type": kind, "message": self.message}}),
-            _ => json!({"error": {"message": self.message, "type": kind, "param": null, "code": self.code}}),
+            Some(Dialect::Anthropic) => json!({"type": "error", "error": {"type": kind, "message": self.told()}}),
+            _ => json!({"error": {"message": self.told(), "type": kind, "param": null, "code": self.code}}),
         };
         Bytes::from(value.to_string())
     }
@@ -86,7 +99,7 @@ impl ApiError {
             }
             Dialect::OpenaiResponses => {
                 let value = json!({
-                    "type": "error", "code": self.code, "message": self.message, "param": null,
+                    "type": "error", "code": self.code, "message": self.told(), "param": null,
                     "sequence_number": sequence,
                 });
                 format!("event: error\ndata: {value}\n\n")

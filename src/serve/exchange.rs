@@ -112,14 +112,18 @@ impl Exchange {
             capture: self.capture.take().and_then(|slot| slot.get().cloned()),
         };
         let state = Arc::clone(&self.state);
-        let clock = self.clock;
+        let (clock, span) = (self.clock, self.span.clone());
         let recording = tracing::info_span!(target: TRACES, parent: &self.span, "record");
         async move {
-            crate::sys::failpoint::hit("serve::before_append").map_err(|_| StoreError::Closed)?;
             let scenario = exchange.scenario.clone();
-            let appended = state.experience.append_exchange(exchange).instrument(recording).await;
+            let appended = match crate::sys::failpoint::hit("serve::before_append") {
+                Ok(()) => state.experience.append_exchange(exchange).instrument(recording).await,
+                Err(_) => Err(StoreError::Closed),
+            };
             match &appended {
-                Ok(_) => {
+                Ok(appended) => {
+                    span.record("reef.receipt", appended.id.as_str());
+                    span.record("reef.outcome", "recorded");
                     add(&state.metrics.receipts);
                     let timings = clock.timings();
                     state.metrics.finished(
@@ -129,8 +133,12 @@ impl Exchange {
                     );
                 }
                 // Another process archived it; the next request reads the store again.
-                Err(StoreError::UnknownScenario { .. }) => state.directory.forget(&scenario).await,
+                Err(StoreError::UnknownScenario { .. }) => {
+                    span.record("reef.outcome", "unrecorded");
+                    state.directory.forget(&scenario).await;
+                }
                 Err(error) => {
+                    failed(&span, InterruptionReason::StoreFailed.as_str());
                     tracing::error!(%error, cause = ?std::error::Error::source(error), "an exchange was not stored");
                 }
             }
@@ -138,16 +146,18 @@ impl Exchange {
         }
     }
 
-    /// Counts the exchange as not finished.
+    /// The exchange did not finish: its log line, its count, its trace and its row in the store say the same.
     pub(super) fn interrupt(&mut self, reason: InterruptionReason, detail: impl Into<String>) {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
-        if !self.record {
-            self.state.metrics.interrupted(reason);
-            return;
+        // A trace leaves this machine: the words of a provider stay here.
+        if reason.is_failure() {
+            failed(&self.span, reason.as_str());
+        } else {
+            self.span.record("reef.outcome", reason.as_str());
         }
-        self.state.interrupted(Interruption {
+        let interruption = Interruption {
             id: Some(self.id.clone()),
             scenario: self.scenario.clone(),
             route: self.route,
@@ -155,20 +165,46 @@ impl Exchange {
             detail: detail.into(),
             at_us: clock::now_us(),
             bytes: self.sent,
-        });
+        };
+        self.state.interrupted(interruption, self.record);
     }
 
-    /// The exchange is over and leaves no record, as it should.
-    pub(super) fn settle(&mut self) {
-        self.settled = true;
+    /// An answer that passes unrecorded broke off on its way; the client sees its connection end.
+    pub(super) fn broke_off(&self, error: &EngineError) {
+        let reason = InterruptionReason::from(error);
+        self.span.record("otel.status_description", reason.as_str());
+        tracing::warn!(
+            id = self.id.as_str(),
+            scenario = %self.scenario,
+            route = self.route.path(),
+            reason = reason.as_str(),
+            detail = %error,
+            "an unrecorded answer broke off"
+        );
     }
+
+    /// The exchange is over and leaves no record, as it should; `outcome` is for its trace.
+    pub(super) fn settle(&mut self, outcome: &'static str) {
+        if !std::mem::replace(&mut self.settled, true) {
+            self.span.record("reef.outcome", outcome);
+            // It may go on for long, and this is needed no more.
+            self.request = Bytes::new();
+        }
+    }
+}
+
+fn failed(span: &Span, outcome: &'static str) {
+    span.record("reef.outcome", outcome);
+    span.record("otel.status_description", outcome);
 }
 
 impl From<&EngineError> for InterruptionReason {
     fn from(error: &EngineError) -> Self {
         match error {
+            EngineError::Refused { .. } => Self::UpstreamRefused,
+            EngineError::Unavailable { .. } | EngineError::Overloaded { .. } => Self::UpstreamUnavailable,
             EngineError::Silent { .. } => Self::IdleTimeout,
-            _ => Self::UpstreamClosed,
+            EngineError::Broken { .. } => Self::UpstreamClosed,
         }
     }
 }

@@ -26,6 +26,7 @@ use super::stream::StreamBody;
 use crate::domain::Route;
 use crate::engine::sse::turn_of_body;
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
+use crate::experience::{InterruptionReason, StoreError};
 use crate::scenario::OnMissing;
 use crate::telemetry::TRACES;
 
@@ -64,13 +65,16 @@ pub(super) async fn infer(
         target: TRACES,
         "exchange",
         otel.kind = "server",
+        otel.status_description = Empty,
         http.route = route.path(),
         http.response.status_code = Empty,
         reef.scenario = %instructions.scenario,
-        reef.receipt = %id,
+        reef.exchange = %id,
+        reef.receipt = Empty,
+        reef.outcome = Empty,
         reef.release = %release.release_id,
     );
-    let mut exchange = Exchange {
+    let exchange = Exchange {
         state: Arc::clone(state),
         id,
         scenario: instructions.scenario,
@@ -85,31 +89,56 @@ pub(super) async fn infer(
         sent: 0,
         settled: false,
         permit: Some(permit),
-        span,
+        span: span.clone(),
     };
-    let body = if state.engine.wants_plain_bodies() {
+    let answered = answer(exchange, &mut parts, body, outline).await;
+    // What the client is told, which is not always what the provider said.
+    match &answered {
+        Ok(response) => span.record("http.response.status_code", response.status().as_u16()),
+        Err(error) => {
+            if error.status.is_server_error() {
+                span.record("otel.status_description", error.code);
+            }
+            span.record("http.response.status_code", error.status.as_u16())
+        }
+    };
+    answered
+}
+
+/// Asks the engine, and passes on what it says.
+async fn answer(
+    mut exchange: Exchange,
+    parts: &mut Parts,
+    body: Bytes,
+    outline: RequestOutline,
+) -> Result<Response<ReplyBody>, ApiError> {
+    let body = if exchange.state.engine.wants_plain_bodies() {
         exchange.request.clone()
     } else {
         body
     };
-    let reply = call(&mut exchange, &mut parts, body, outline).await?;
+    let reply = call(&mut exchange, parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
-    exchange.span.record("http.response.status_code", exchange.status);
     exchange.capture.clone_from(&reply.capture);
-    if !headers::is_kept(reply.status) {
-        exchange.settle();
-        return Err(translated(reply).await);
-    }
     if !reply.status.is_success() {
-        exchange.settle();
-        return Ok(pass(reply, exchange));
+        let reason = if reply.status.is_client_error() {
+            InterruptionReason::UpstreamRefused
+        } else {
+            InterruptionReason::UpstreamFailed
+        };
+        // Without the body: it may repeat the request, or a credential.
+        exchange.interrupt(reason, format!("the upstream returned {}", exchange.status));
+        if headers::is_kept(reply.status) {
+            return Ok(pass(reply, exchange));
+        }
+        return Err(translated(reply).await);
     }
     if headers::is_event_stream(&reply.headers) {
         return Ok(stream(reply, exchange));
     }
     if !exchange.record {
-        state.metrics.opted_out.fetch_add(1, Ordering::Relaxed);
-        exchange.settle();
+        exchange.state.metrics.opted_out.fetch_add(1, Ordering::Relaxed);
+        exchange.settle("opted_out");
         return Ok(pass(reply, exchange));
     }
     whole(reply, exchange).await
@@ -148,26 +177,36 @@ async fn call(
     };
     exchange.clock.called();
     let engine = Arc::clone(&exchange.state.engine);
-    let span = tracing::info_span!(target: TRACES, parent: &exchange.span, "engine", otel.kind = "client");
-    match engine.call(request).instrument(span).await {
+    let span = tracing::info_span!(
+        target: TRACES,
+        parent: &exchange.span,
+        "engine",
+        otel.kind = "client",
+        otel.status_description = Empty,
+        http.response.status_code = Empty,
+    );
+    match engine.call(request).instrument(span.clone()).await {
         Ok(mut reply) => {
+            span.record("http.response.status_code", reply.status.as_u16());
+            if !reply.status.is_success() {
+                span.record("otel.status_description", "the upstream answered with an error");
+            }
             headers::keep_for_client(&mut reply.headers);
             Ok(reply)
         }
         Err(error) => {
-            // No answer began, so nothing was interrupted; the error itself is counted as a response.
-            exchange.settle();
+            let reason = InterruptionReason::from(&error);
+            span.record("otel.status_description", reason.as_str());
+            exchange.interrupt(reason, error.to_string());
             Err(error.into())
         }
     }
 }
 
 /// An answer that passes unrecorded: an error as the provider sent it, or what a client opted out of recording.
-fn pass(reply: EngineReply, mut exchange: Exchange) -> Response<ReplyBody> {
-    match exchange.permit.take() {
-        Some(permit) => with_head(reply.status, reply.headers, ReplyBody::Pass(None, reply.body, permit)),
-        None => with_head(reply.status, reply.headers, ReplyBody::full(Bytes::new())),
-    }
+fn pass(reply: EngineReply, exchange: Exchange) -> Response<ReplyBody> {
+    let body = ReplyBody::Pass(None, reply.body, Box::new(exchange));
+    with_head(reply.status, reply.headers, body)
 }
 
 fn stream(mut reply: EngineReply, exchange: Exchange) -> Response<ReplyBody> {
@@ -206,7 +245,10 @@ async fn whole(reply: EngineReply, mut exchange: Exchange) -> Result<Response<Re
         ));
     };
     let turn = turn_of_body(exchange.route, &plain);
-    match exchange.store(plain, turn, false).await {
+    // A task of its own: once the answer is complete its record does not depend on the client's patience.
+    let stored = exchange.store(plain, turn, false);
+    let stored = exchange.state.afterwards.spawn(stored).await;
+    match stored.unwrap_or(Err(StoreError::Closed)) {
         Ok(id) => {
             headers.insert(RECEIPT, headers::value(id.as_str()));
             headers.remove(CONTENT_LENGTH);
@@ -264,7 +306,7 @@ fn unrecorded(
     why: Unrecorded,
 ) -> Response<ReplyBody> {
     exchange.state.metrics.unrecorded(why);
-    exchange.settle();
+    exchange.settle("unrecorded");
     headers.insert(RECORDED, HeaderValue::from_static("false"));
     headers.remove(CONTENT_LENGTH);
     with_head(status, headers, ReplyBody::full(bytes))
@@ -279,12 +321,9 @@ fn unrecorded_rest(
     mut exchange: Exchange,
 ) -> Response<ReplyBody> {
     exchange.state.metrics.unrecorded(Unrecorded::TooLarge);
-    exchange.settle();
+    exchange.settle("unrecorded");
     headers.insert(RECORDED, HeaderValue::from_static("false"));
-    match exchange.permit.take() {
-        Some(permit) => with_head(status, headers, ReplyBody::Pass(Some(start), rest, permit)),
-        None => with_head(status, headers, ReplyBody::full(start)),
-    }
+    with_head(status, headers, ReplyBody::Pass(Some(start), rest, Box::new(exchange)))
 }
 
 /// An upstream failure in Reef's own words, with the beginning of what the upstream said.
@@ -304,20 +343,15 @@ async fn translated(reply: EngineReply) -> ApiError {
         }
     }
     let text = decode(encoding, &Bytes::from(text), 1 << 20).unwrap_or_default();
-    let quoted: String = String::from_utf8_lossy(&text).chars().take(QUOTED).collect();
     let (to, code) = if status.is_client_error() {
         (StatusCode::BAD_REQUEST, "upstream_refused")
     } else {
         (StatusCode::BAD_GATEWAY, "upstream_failed")
     };
-    let colon = if quoted.is_empty() { "" } else { ": " };
     ApiError {
         retry_after,
-        ..ApiError::new(
-            to,
-            code,
-            format!("the upstream returned {}{colon}{quoted}", status.as_u16()),
-        )
+        quoted: String::from_utf8_lossy(&text).chars().take(QUOTED).collect(),
+        ..ApiError::new(to, code, format!("the upstream returned {}", status.as_u16()))
     }
 }
 

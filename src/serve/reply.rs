@@ -9,6 +9,7 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use serde_json::Value;
 
+use super::exchange::Exchange;
 use super::stream::StreamBody;
 use crate::engine::{ByteStream, EngineError};
 
@@ -18,8 +19,9 @@ pub(super) enum ReplyBody {
     Full(Option<Bytes>),
     /// An event stream on its way through.
     Stream(Box<StreamBody>),
-    /// Bytes on their way through, untouched and unrecorded. The first field comes before the rest.
-    Pass(Option<Bytes>, ByteStream, super::admission::Permit),
+    /// Bytes on their way through, untouched and unrecorded. The first field comes before the rest; the exchange, which is
+    /// settled, goes on until they have left.
+    Pass(Option<Bytes>, ByteStream, Box<Exchange>),
     /// Files, as they are read.
     Download(ByteStream),
 }
@@ -44,12 +46,12 @@ impl Body for ReplyBody {
                 .as_mut()
                 .poll_next(cx)
                 .map(|item| item.map(|bytes| bytes.map(Frame::data))),
-            Self::Pass(first, rest, _permit) => match first.take() {
+            Self::Pass(first, rest, exchange) => match first.take() {
                 Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-                None => rest
-                    .as_mut()
-                    .poll_next(cx)
-                    .map(|item| item.map(|bytes| bytes.map(Frame::data))),
+                None => rest.as_mut().poll_next(cx).map(|item| {
+                    let item = item?;
+                    Some(item.inspect_err(|error| exchange.broke_off(error)).map(Frame::data))
+                }),
             },
         }
     }

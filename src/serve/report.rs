@@ -114,6 +114,7 @@ mod tests {
             (r#"{"score":true}"#, "score must be a number, not a boolean: true"),
             (r#"{"score":"1"}"#, "score must be a number, not a string: \"1\""),
             (r#"{"score":1e999}"#, "number out of range"),
+            (r#"{"score":1e308}"#, "a score is a number from -1e12 to 1e12"),
             (r#"{"score":NaN}"#, "not valid JSON"),
             (
                 r#"{"feedback":[1]}"#,

@@ -59,17 +59,30 @@ impl State {
         })
     }
 
-    /// Counts an exchange that did not finish, here and in the store.
-    pub(super) fn interrupted(&self, interruption: Interruption) {
+    /// Counts and logs an exchange that did not finish, and notes it in the store if it was to be recorded.
+    pub(super) fn interrupted(&self, interruption: Interruption, noted: bool) {
         self.metrics.interrupted(interruption.reason);
-        tracing::info!(
-            scenario = %interruption.scenario,
-            route = interruption.route.path(),
-            reason = interruption.reason.as_str(),
-            detail = interruption.detail,
-            bytes = interruption.bytes,
-            "exchange interrupted"
-        );
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    id = interruption.id.as_ref().map(RecordId::as_str),
+                    scenario = %interruption.scenario,
+                    route = interruption.route.path(),
+                    reason = interruption.reason.as_str(),
+                    detail = interruption.detail,
+                    bytes = interruption.bytes,
+                    "exchange interrupted"
+                )
+            };
+        }
+        if interruption.reason.is_failure() {
+            log!(warn);
+        } else {
+            log!(info);
+        }
+        if !noted {
+            return;
+        }
         let experience = self.experience.clone();
         self.afterwards.spawn(async move {
             if let Err(error) = experience.note_interruption(interruption).await {

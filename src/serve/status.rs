@@ -134,7 +134,7 @@ fn scenario(handle: &ScenarioHandle, stats: &Stats) -> Value {
         "consumed": stats.consumed,
         "input_tokens": stats.input_tokens,
         "output_tokens": stats.output_tokens,
-        "mean_score": (stats.scores > 0).then(|| stats.score_sum / stats.scores as f64),
+        "mean_score": stats.mean_score(),
         "interrupted": stats.interrupted,
         "record_data_incomplete": stats.pruned_records > 0,
         "evicted_record_count": stats.pruned_records,

@@ -211,7 +211,7 @@ impl StreamBody {
     fn complete(&mut self, terminal: Bytes, rest: Bytes, whole: bool) {
         let Some(relay) = self.relay.take() else { return };
         if !self.exchange.record {
-            self.exchange.settle();
+            self.exchange.settle("opted_out");
             self.out.extend([terminal, rest]);
             self.phase = Phase::Tail;
             return;
@@ -342,7 +342,7 @@ impl StreamBody {
     fn give_up(&mut self, why: &str) {
         self.exchange.state.metrics.unrecorded(Unrecorded::Undecodable);
         tracing::warn!(id = %self.exchange.id, why, "a stream passes unrecorded");
-        self.exchange.settle();
+        self.exchange.settle("unrecorded");
         self.relay = None;
         self.phase = Phase::Tail;
     }

@@ -21,3 +21,20 @@ pub fn rfc3339(us: i64) -> Option<String> {
 pub fn seconds(us: i64) -> f64 {
     us as f64 / 1e6
 }
+
+/// For serde, on a field of microseconds that the wire format has in seconds: `#[serde(with = "clock::wire")]`.
+pub mod wire {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// As seconds.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn serialize<S: Serializer>(us: &i64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(super::seconds(*us))
+    }
+
+    /// From seconds.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+        // To the nearest: a fraction such as 0.3 is a little less than it says.
+        Ok((f64::deserialize(from)? * 1e6).round() as i64)
+    }
+}

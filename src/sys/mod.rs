@@ -2,6 +2,7 @@
 //! writes, fail points, child programs and what acts on a terminal; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
 
 pub mod clock;
+pub mod disk;
 pub mod durable;
 pub mod failpoint;
 pub mod format;

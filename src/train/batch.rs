@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
-use crate::domain::{BatchId, LoadSpan, RecordId, ScenarioName};
+use crate::domain::{BatchId, LoadSpan, RecordId, SCORE_RULE, ScenarioName, is_score};
 
 /// A sealed batch, ready to train.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -116,8 +116,8 @@ impl TrainRow {
                 return Some(format!("token {t} is trained but is not an action"));
             }
         }
-        if self.reward.is_some_and(|r| !r.is_finite()) {
-            return Some("the reward is not finite".into());
+        if self.reward.is_some_and(|r| !is_score(r)) {
+            return Some(format!("the reward cannot be used: {SCORE_RULE}"));
         }
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return Some("the temperature is not a number of 0 or more".into());
@@ -200,7 +200,8 @@ pub(crate) mod tests {
             }),
             ("action_mask has 1", |r| r.action_mask = Some(vec![true])),
             ("token 1 is trained but", |r| r.action_mask = Some(vec![true, false])),
-            ("reward is not finite", |r| r.reward = Some(f64::INFINITY)),
+            ("reward cannot be used", |r| r.reward = Some(f64::INFINITY)),
+            ("reward cannot be used", |r| r.reward = Some(1e308)),
             ("temperature", |r| r.temperature = -1.0),
         ];
         for (want, broken) in breaks {

@@ -188,8 +188,9 @@ async fn report_grades_by_receipt_and_says_what_is_wrong() {
     assert!(error.contains("different content"), "{error}");
     for (args, want) in [
         (vec!["report", "r1"], "says nothing"),
-        (vec!["report", "r1", "--score", "NaN"], "finite"),
-        (vec!["report", "r1", "--score", "1e999"], "finite"),
+        (vec!["report", "r1", "--score", "NaN"], "-1e12 to 1e12"),
+        (vec!["report", "r1", "--score", "1e999"], "-1e12 to 1e12"),
+        (vec!["report", "r1", "--score", "1e308"], "-1e12 to 1e12"),
         (vec!["report", "r1", "--metadata", "[]", "--score", "1"], "JSON object"),
         (vec!["report", "nowhere", "--score", "1"], "no record nowhere"),
         (vec!["report", "--score", "1"], "names no scenario"),

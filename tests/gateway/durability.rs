@@ -237,6 +237,30 @@ fn a_stream_that_cannot_be_stored_ends_with_a_comment_or_an_error() {
     }
 }
 
+/// The answer was whole: the exchange happened, and its record does not depend on who still waits for it.
+#[test]
+fn an_answer_whose_client_leaves_while_it_is_stored_is_recorded() {
+    let upstream = Upstream::always(answer(200, "application/json", turns::CHAT_BODY));
+    let dir = tempfile::tempdir().unwrap();
+    let reef = Reef::start_with(dir.path(), &["--upstream-url", &upstream.url()], |command| {
+        command.env("FAILPOINTS", "serve::before_append=sleep(1500)");
+    });
+    let stream = std::net::TcpStream::connect(reef.address).unwrap();
+    std::io::Write::write_all(
+        &mut &stream,
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-reef-scenario: s\r\ncontent-length: 2\r\n\r\n{}",
+    )
+    .unwrap();
+    wait_for("the request to reach the upstream", || {
+        (upstream.seen().len() == 1).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    drop(stream);
+    wait_for("the record", || (reef.rows().len() == 1).then_some(()));
+    reef.wait_until_idle();
+    assert_eq!(reef.status()["service"]["interrupted"]["client_gone"], 0);
+}
+
 #[test]
 fn stopping_lets_requests_finish_and_takes_no_new_ones() {
     let upstream = Upstream::always(vec![

@@ -50,7 +50,8 @@ fn a_report_that_says_nothing_or_no_number_is_refused() {
     for (args, words) in [
         (&["report"][..], "says nothing"),
         (&["report", "--feedback", "  "], "says nothing"),
-        (&["report", "--score", "NaN"], "finite"),
+        (&["report", "--score", "NaN"], "-1e12 to 1e12"),
+        (&["report", "--score", "1e308"], "-1e12 to 1e12"),
         (&["report", "--score", "good"], "invalid value"),
         (&["report", "--score", "1", "--run", "zzz"], "no run"),
     ] {

@@ -130,7 +130,17 @@ fn the_routes_of_the_chain_work_and_refuse_as_documented() {
     assert_eq!(rows[0]["current"], false);
     assert_eq!(rows[1]["current"], true);
     assert_eq!(rows[1]["operation"], "creation");
+    // As the contract has it, and the moment all the same.
     assert_eq!(rows[1]["recorded_at"], Value::Null);
+    let (made, imported) = (rows[1]["at"].as_f64().unwrap(), rows[0]["at"].as_f64().unwrap());
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    assert!(
+        now.as_secs_f64() - made < 600.0 && made <= imported,
+        "{made} {imported}"
+    );
+    assert_eq!(rows[0]["recorded_at"], rows[0]["at"]);
 
     let decide = |what: &str, body: Value| service.json("POST", &format!("/reef/scenarios/s/{what}"), &body);
     let (status, _) = decide("rollback", json!({"release_id": held}));

@@ -1,7 +1,8 @@
 //! `reef completions`
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
+use serde_json::json;
 
 use crate::cli::args::Cli;
 use crate::cli::{CliError, Context, Exit};
@@ -21,7 +22,13 @@ pub(crate) struct CompletionsArgs {
 pub(crate) fn run(context: &Context, args: CompletionsArgs) -> Result<Exit, CliError> {
     context.refuse_settings("completions")?;
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "reef", &mut script);
-    context.output().text(&String::from_utf8_lossy(&script))?;
+    clap_complete::generate(args.shell, &mut Cli::offered(), "reef", &mut script);
+    let (output, script) = (context.output(), String::from_utf8_lossy(&script));
+    if output.json() {
+        let shell = args.shell.to_string();
+        output.object("completions", &json!({"shell": shell, "script": script}))?;
+    } else {
+        output.text(&script)?;
+    }
     Ok(Exit::Ok)
 }

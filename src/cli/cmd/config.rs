@@ -50,10 +50,11 @@ pub(crate) fn run(context: &Context, args: ConfigArgs) -> Result<Exit, CliError>
 
 /// Prints the settings; also `reef serve --print-config`.
 pub(crate) fn show(context: &Context, settings: &Settings, changed: bool, prefix: &str) -> Result<Exit, CliError> {
-    let rows = settings
-        .rows()
-        .iter()
-        .filter(|row| row.key.starts_with(prefix) && !(changed && row.source == crate::config::Source::Default));
+    let meant = || settings.rows().iter().filter(|row| row.key.starts_with(prefix));
+    if meant().next().is_none() {
+        return Err(unknown(settings, prefix));
+    }
+    let rows = meant().filter(|row| !(changed && row.source == crate::config::Source::Default));
     let output = context.output();
     if output.json() {
         let rows: Vec<Value> = rows
@@ -73,6 +74,16 @@ pub(crate) fn show(context: &Context, settings: &Settings, changed: bool, prefix
     }
     output.text(&table.render(output.colored()))?;
     Ok(Exit::Ok)
+}
+
+fn unknown(settings: &Settings, prefix: &str) -> CliError {
+    let near = settings.near_keys(prefix);
+    let hint = if near.is_empty() {
+        "reef config show lists every setting".to_owned()
+    } else {
+        format!("did you mean {}?", near.join(" or "))
+    };
+    CliError::new(Exit::Usage, format!("no setting's key starts with {prefix:?}")).hint(hint)
 }
 
 fn path(context: &Context) -> Result<Exit, CliError> {

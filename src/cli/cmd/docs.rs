@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
+use serde_json::json;
 
 use crate::cli::args::Cli;
 use crate::cli::{CliError, Context, EXIT_CODES, Exit};
@@ -34,6 +35,9 @@ pub(crate) fn run(context: &Context, args: DocsArgs) -> Result<Exit, CliError> {
                 .try_for_each(|(name, text)| std::fs::write(args.out.join(name), text))
         })
         .map_err(|error| CliError::new(Exit::Usage, format!("cannot write to {}: {error}", args.out.display())))?;
+    if context.output().json() {
+        context.output().object("docs", &json!({"dir": args.out}))?;
+    }
     Ok(Exit::Ok)
 }
 

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// write to standard error. Oldest first, so that the newest line is next to the prompt.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Show at most so many lines
+    /// Show at most so many lines; 0 shows none, and with --follow only what is new
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     lines: usize,
     /// Go on with every new line, until interrupted
@@ -68,7 +68,8 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Result<Exit, CliError> 
     let mut tail = Tail::at_end(&dir).map_err(failed)?;
     // A filter may want few lines out of many.
     let filtered = args.level != Level::Trace || !args.grep.is_empty();
-    let depth = if filtered { usize::MAX } else { args.lines };
+    // One line at least, to tell an empty log from one of which nothing is asked.
+    let depth = if filtered { usize::MAX } else { args.lines.max(1) };
     let mut lines: Vec<LogLine> = read_tail(&dir, depth).map_err(failed)?;
     let kept = !lines.is_empty();
     lines.retain(|line| args.wanted(line));

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
+use serde_json::json;
 
 use crate::cli::args::Cli;
 use crate::cli::{CliError, Context, Exit};
@@ -23,7 +24,12 @@ pub(crate) fn run(context: &Context, args: ManArgs) -> Result<Exit, CliError> {
         clap_mangen::Man::new(command)
             .render(&mut page)
             .map_err(|error| CliError::from_error(Exit::Unexpected, error))?;
-        context.output().text(&String::from_utf8_lossy(&page))?;
+        let (output, page) = (context.output(), String::from_utf8_lossy(&page));
+        if output.json() {
+            output.object("manual", &json!({"page": page}))?;
+        } else {
+            output.text(&page)?;
+        }
         return Ok(Exit::Ok);
     };
     std::fs::create_dir_all(&dir)
@@ -35,8 +41,11 @@ pub(crate) fn run(context: &Context, args: ManArgs) -> Result<Exit, CliError> {
             )
             .hint("give a directory you may write to with --out")
         })?;
-    context
-        .output()
-        .note(&format!("wrote manual pages to {}", dir.display()));
+    let output = context.output();
+    if output.json() {
+        output.object("manual", &json!({"dir": dir}))?;
+    } else {
+        output.note(&format!("wrote manual pages to {}", dir.display()));
+    }
     Ok(Exit::Ok)
 }

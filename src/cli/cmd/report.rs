@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit};
-use crate::domain::{RecordId, ScenarioName};
+use crate::domain::{RecordId, SCORE_RULE, ScenarioName, is_score};
 use crate::experience::{Insertion, parse_report};
 use crate::sys::random;
 
@@ -23,7 +23,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// A grade
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = finite)]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = score)]
     score: Option<f64>,
     /// Feedback in words
     #[arg(long, value_name = "TEXT", conflicts_with = "feedback_json")]
@@ -41,10 +41,10 @@ pub(crate) struct ReportArgs {
     server: ServerArgs,
 }
 
-fn finite(text: &str) -> Result<f64, String> {
+fn score(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
-        _ => Err("a finite number is needed, such as 1, 0.5 or -2".to_owned()),
+        Ok(number) if is_score(number) => Ok(number),
+        _ => Err(format!("{SCORE_RULE}, such as 1, 0.5 or -2")),
     }
 }
 

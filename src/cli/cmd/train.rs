@@ -70,6 +70,19 @@ impl Tally {
         }
     }
 
+    /// Says as an event what came of it, and of the scenarios that cannot go on why.
+    fn told(&self, context: &Context, blocked: &[Value]) -> Result<Exit, CliError> {
+        let output = context.output();
+        if output.json() {
+            let ended = json!({
+                "steps": self.steps, "released": self.released, "rejected": self.rejected,
+                "inconclusive": self.inconclusive, "blocked": blocked,
+            });
+            output.event("ended", &ended)?;
+        }
+        Ok(self.exit())
+    }
+
     fn exit(&self) -> Exit {
         if self.released > 0 {
             Exit::Ok
@@ -133,11 +146,13 @@ pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> 
         let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
         drive(context, &driver, &leases, &args).await
     })?;
-    if let Some(path) = report
-        && let Err(error) = pages::training(context, &path, &wanted)
-    {
-        // What came of the training is what the exit code says.
-        context.output().warn(&format!("there is no report: {error}"));
+    if let Some(path) = report {
+        match pages::training(context, &path, &wanted) {
+            Ok(()) if context.output().json() => context.output().event("report", &json!({"file": path}))?,
+            Ok(()) => {}
+            // What came of the training is what the exit code says.
+            Err(error) => context.output().warn(&format!("there is no report: {error}")),
+        }
     }
     Ok(exit)
 }
@@ -149,6 +164,7 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
     loop {
         let mut busy = false;
         let mut wake: Option<i64> = None;
+        let mut idle = Vec::new();
         for lease in leases {
             match turn(context, driver, lease, ask, &cancel).await? {
                 Turn::Ended(ended) => {
@@ -158,7 +174,7 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
                     let undecided = ended.metrics.get("gate_outcome").and_then(Value::as_str) == Some("inconclusive");
                     tally.inconclusive += u64::from(undecided);
                     if args.steps.is_some_and(|limit| tally.steps >= limit) {
-                        return Ok(tally.exit());
+                        return tally.told(context, &[]);
                     }
                 }
                 Turn::Waiting { until_us, error } => {
@@ -177,6 +193,7 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
                 Turn::Idle { blocked, .. } => {
                     if let Some(reason) = blocked.filter(|_| !args.watch) {
                         context.output().note(&format!("{}: {reason}", lease.scenario()));
+                        idle.push(json!({"scenario": lease.scenario(), "reason": reason}));
                     }
                 }
             }
@@ -196,7 +213,7 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
                         .output()
                         .note("nothing to train: no batch is complete (--now takes what is there)");
                 }
-                return Ok(tally.exit());
+                return tally.told(context, &idle);
             }
         }
     }

@@ -4,9 +4,11 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::{Lines, mark, wrap};
-use crate::dash::evolution::{AttemptFacts, Edit, ProposalFacts, RequestFacts};
+use crate::dash::evolution::{AttemptFacts, Edit, ProposalFacts};
 use crate::dash::text;
 use crate::dash::theme::Theme;
+use crate::domain::RecordId;
+use crate::experience::RequestStory;
 
 /// The style that goes with a state.
 pub(in crate::dash) fn style(theme: Theme, state: &str) -> Style {
@@ -58,10 +60,10 @@ pub(super) fn attempt(out: &mut Lines, attempt: &AttemptFacts) {
     for failure in &attempt.failures {
         let score = failure.score.map_or("no score".to_owned(), text::figure);
         let mut receipts = failure.receipts.iter();
-        let first = receipts.next().map_or("no exchange", String::as_str);
+        let first = receipts.next().map_or("no exchange", RecordId::as_str);
         out.pair(&score, first);
         for receipt in receipts {
-            out.pair("", receipt);
+            out.pair("", receipt.as_str());
         }
         out.pair("", &failure.feedback);
     }
@@ -117,12 +119,12 @@ pub(super) fn proposal(out: &mut Lines, proposal: &ProposalFacts) {
     out.pair("came", &format!("{} UTC", text::moment(proposal.at_us)));
 }
 
-pub(super) fn request(out: &mut Lines, request: &RequestFacts) {
+pub(super) fn request(out: &mut Lines, request: &RequestStory) {
     state(out, &request.state, request.outcome.as_deref());
     out.head("what is asked for");
     out.text(request.text.as_deref().unwrap_or("its text is no longer kept"));
     out.head("where it belongs");
-    out.pair("request", &request.id);
+    out.pair("request", request.id.as_str());
     out.pair("by", request.session.as_deref().unwrap_or_default());
     out.pair("attempt", request.attempt.as_deref().unwrap_or_default());
     out.pair("step", &request.step.map_or(String::new(), |step| step.to_string()));

@@ -14,7 +14,8 @@ use super::series::{FIGURES, series};
 use super::snapshot::{Evidence, Focus, RecordFacts, ScenarioFacts, Snapshot, StepFacts};
 use super::source::Fault;
 use super::text;
-use crate::domain::Verdict;
+use crate::domain::{Verdict, is_score};
+use crate::sys::terminal;
 
 /// Steps drawn.
 const STEPS: usize = 2000;
@@ -38,10 +39,12 @@ fn render(name: &str, page: Page) -> Result<String, Fault> {
             .add_template(name, text)
             .map_err(|error| Fault::of(&error))?;
     }
-    environment
+    let page = environment
         .get_template(name)
         .and_then(|template| template.render(page))
-        .map_err(|error| Fault::of(&error))
+        .map_err(|error| Fault::of(&error))?;
+    // Escaped as HTML, words from outside can still turn the direction of writing, or act where a terminal shows the file.
+    Ok(terminal::lines(&page).into_owned())
 }
 
 fn by_step(x: f64) -> String {
@@ -224,7 +227,7 @@ fn section(name: &str, facts: Option<&ScenarioFacts>, records: &[RecordFacts]) -
     let scored: Vec<(f64, f64)> = records
         .iter()
         .rev()
-        .filter_map(|row| Some((row.at_us as f64 / 1e6, row.score?)))
+        .filter_map(|row| Some((row.at_us as f64 / 1e6, row.score.filter(|score| is_score(*score))?)))
         .collect();
     let (first, last) = (
         records.last().map_or(0, |row| row.at_us),
@@ -334,7 +337,7 @@ mod tests {
     fn pages_hold_their_data_fetch_nothing_and_escape_what_came_from_outside() {
         let snapshot = sample::snapshot();
         let mut focus = snapshot.focus.clone().unwrap();
-        focus.steps[1].reason = Some("</td><script>alert(1)</script>".to_owned());
+        focus.steps[1].reason = Some("</td><script>alert(1)</script>\u{1b}]0;x\u{7}\u{9b}2J\r\u{202e}".to_owned());
         let evidence = vec![sample::evidence()];
         let chain = chain_page(&snapshot, &focus, &evidence).unwrap();
         assert!(
@@ -348,6 +351,11 @@ mod tests {
             nothing_is_fetched(page);
         }
         assert!(!chain.contains("<script"));
+        let acting = |c: char| terminal::acts(c) && !matches!(c, '\n' | '\t');
+        for page in [&chain, &report, &records] {
+            assert!(!page.contains(acting), "{:?}", page.find(acting));
+        }
+        assert!(chain.contains("\\u{1b}]0;x\\u{7}\\u{9b}2J\\r\\u{202e}"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::dash::series::{drawable, widened};
+
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 56.0;
@@ -30,7 +32,7 @@ pub(super) type Label<'a> = &'a dyn Fn(f64) -> String;
 /// A chart of one or more series over the same axes.
 pub(super) fn chart(title: &str, series: &[Series<'_>], label: Label<'_>) -> String {
     let points = || series.iter().flat_map(|series| series.points.iter().copied());
-    let finite = || points().filter(|(x, y)| x.is_finite() && y.is_finite());
+    let finite = || points().filter(|(x, y)| drawable(*x) && drawable(*y));
     if finite().next().is_none() {
         return format!("<p class=\"none\">{}: nothing to draw yet</p>", escape(title));
     }
@@ -42,7 +44,8 @@ pub(super) fn chart(title: &str, series: &[Series<'_>], label: Label<'_>) -> Str
                 (low.min(v), high.max(v))
             })
     };
-    let (x_low, x_high) = widen(span(|(x, _)| x));
+    let (x_low, x_high) = span(|(x, _)| x);
+    let (x_low, x_high) = widened(x_low, x_high);
     let (mut y_low, y_high) = span(|(_, y)| y);
     if bars {
         y_low = y_low.min(0.0);
@@ -78,7 +81,7 @@ pub(super) fn chart(title: &str, series: &[Series<'_>], label: Label<'_>) -> Str
         );
     }
     for (at, series) in series.iter().enumerate() {
-        let shown = series.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
+        let shown = series.points.iter().filter(|(x, y)| drawable(*x) && drawable(*y));
         draw(&mut out, at, series, shown, &x, &y, label);
     }
     out.push_str("</svg>");
@@ -167,21 +170,9 @@ pub(super) fn pair(candidate: Option<f64>, current: Option<f64>, most: f64) -> S
     )
 }
 
-fn widen((low, high): (f64, f64)) -> (f64, f64) {
-    if high > low {
-        (low, high)
-    } else {
-        (low - 0.5, high + 0.5)
-    }
-}
-
 /// About four round values that enclose the range.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
-    let (low, high) = if high - low > f64::EPSILON * high.abs().max(1.0) {
-        (low, high)
-    } else {
-        (low - 0.5, high + 0.5)
-    };
+    let (low, high) = widened(low, high);
     let rough = (high - low) / 4.0;
     let scale = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 2.5, 5.0, 10.0]
@@ -244,10 +235,11 @@ mod tests {
         let series = [Series {
             name: "<script>",
             kind: Kind::Line,
-            points: vec![(1.0, 2.0), (2.0, f64::NAN), (3.0, -4.0)],
+            points: vec![(1.0, 2.0), (2.0, f64::NAN), (2.5, 1e308), (2.6, -1e308), (3.0, -4.0)],
         }];
         let svg = chart("a & b", &series, &|x| format!("step {x}"));
         assert_eq!(svg.matches("<circle").count(), 2);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert!(svg.contains("a &amp; b") && svg.contains("&lt;script&gt;") && !svg.contains("<script"));
         for value in svg.split("cy=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
             assert!((0.0..=HEIGHT).contains(&value.parse::<f64>().unwrap()), "{value}");

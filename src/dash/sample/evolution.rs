@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{NOW, record_id, release};
-use crate::dash::evolution::{AttemptFacts, Evolution, attempt, proposal, request};
+use crate::dash::evolution::{AttemptFacts, Evolution, attempt, known, proposal};
 
 fn seconds(ago_s: i64) -> f64 {
     (NOW / 1_000_000 - ago_s) as f64
@@ -73,7 +73,7 @@ pub(super) fn evolution() -> Evolution {
             "outcome": "rejected: won 9, lost 11 of 40 pairs", "received_at": seconds(3600),
         }),
     ];
-    let requests = [
+    let requests = json!([
         json!({
             "request_id": record_id(60), "text": "say which invoice an answer is about", "session": "ana",
             "state": "queued", "created_at": seconds(5),
@@ -83,11 +83,11 @@ pub(super) fn evolution() -> Evolution {
             "state": "released", "attempt_id": "b-published", "step": 21,
             "outcome": "won 21, lost 4 of 40 pairs; p = 0.0009", "created_at": seconds(1200),
         }),
-    ];
+    ]);
     Evolution {
         attempts: attempts().iter().map(attempt).collect(),
         proposals: proposals.iter().map(proposal).collect(),
-        requests: requests.iter().map(request).collect(),
+        requests: known(&requests),
     }
 }
 

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType};
 
 use crate::dash::app::App;
-use crate::dash::series::{FIGURES, series};
+use crate::dash::series::{FIGURES, series, widened};
 use crate::dash::text;
 
 /// How many there are.
@@ -69,14 +69,12 @@ fn one(frame: &mut Frame<'_>, app: &App, chart: usize, area: Rect) {
         frame.render_widget(Line::styled(format!(" {words}"), theme.faint()), inner);
         return;
     }
-    let (mut low, mut high) = points
+    let (low, high) = points
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, value)| {
             (low.min(*value), high.max(*value))
         });
-    if high - low < f64::EPSILON * high.abs().max(1.0) {
-        (low, high) = (low - 0.5, high + 0.5);
-    }
+    let (low, high) = widened(low, high);
     let bounds = [points[0].0, points[points.len() - 1].0];
     let dataset = Dataset::default()
         .marker(Marker::Braille)

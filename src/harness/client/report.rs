@@ -14,6 +14,7 @@ use super::layout::Place;
 use super::manifest::sha256;
 use super::service::{Failed, Service};
 use super::spool::{Run, Spool};
+use crate::domain::{SCORE_RULE, is_score};
 use crate::sys::clock;
 
 /// How long to wait for another process that sends reports.
@@ -131,8 +132,8 @@ pub async fn report(place: &Place, service: &Service, grade: &Grade) -> Result<R
     if grade.score.is_none() && grade.feedback.as_deref().is_none_or(|text| text.trim().is_empty()) {
         return Err(ClientError::new(Kind::Usage, "the report says nothing").hint("give --score, --feedback or both"));
     }
-    if grade.score.is_some_and(|score| !score.is_finite()) {
-        return Err(ClientError::new(Kind::Usage, "the score has to be a finite number"));
+    if grade.score.is_some_and(|score| !is_score(score)) {
+        return Err(ClientError::new(Kind::Usage, SCORE_RULE));
     }
     let runs = Spool::of(place).runs();
     let run = choose(&runs, grade)?;

@@ -7,8 +7,8 @@ mod step;
 
 use minijinja::Environment;
 use serde_json::Value;
-use time::OffsetDateTime;
-use time::macros::format_description;
+
+use crate::sys::{format, terminal};
 
 pub use progress::{Progress, State};
 pub use request::request_page;
@@ -35,26 +35,25 @@ fn render(template: &str, context: &Value) -> Result<String, PageError> {
     for (name, text) in TEMPLATES {
         environment.add_template(name, text)?;
     }
-    Ok(environment
+    let page = environment
         .get_template(template)?
-        .render(minijinja::value::Serde(context))?)
+        .render(minijinja::value::Serde(context))?;
+    // Escaped as HTML, words from outside can still turn the direction of writing, or act where a terminal shows the page.
+    Ok(terminal::lines(&page).into_owned())
 }
 
 /// An instant for people, in UTC.
 fn moment(us: i64) -> String {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000)
-        .ok()
-        .and_then(|at| {
-            at.format(format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC"))
-                .ok()
-        })
-        .unwrap_or_default()
+    format!("{} UTC", format::moment(us))
 }
 
 /// A number for people: whole ones without a fraction, others with a few digits.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value:.0}");
+    }
+    if value.abs() >= 1e15 {
+        return format!("{value:.3e}");
     }
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -157,8 +157,7 @@ impl Progress {
         if let Some(episodes) = self.episodes_total {
             value.insert("episodes_total".to_owned(), json!(episodes));
         }
-        let activity: Vec<Value> = self.activity.iter().map(AttemptEvent::to_json).collect();
-        value.insert("activity".to_owned(), Value::Array(activity));
+        value.insert("activity".to_owned(), json!(self.activity));
         Value::Object(value)
     }
 }

@@ -56,7 +56,7 @@ pub fn step_page(page: &StepPage<'_>, link: &dyn Fn(u64) -> String) -> Result<St
         "title": format!("Step {}", step.step),
         "scenario": page.scenario,
         "status": status(page),
-        "when": (step.operation != Operation::Creation).then(|| moment(step.at_us)),
+        "when": moment(step.at_us),
         "why": why(page),
         "design": note("design").map(plain),
         "changes": changes,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::staleness::{Produced, StaleReason};
-use crate::domain::{RecordId, RequestType};
+use crate::domain::{RecordId, RequestType, is_score};
 use crate::experience::{Record, RecordRow};
 use crate::recipe::{ProcessorKind, ProcessorSpec, Truncated};
 
@@ -140,7 +140,8 @@ pub fn admit_report(
     let score = row.score.ok_or(Exclusion::NoScore)?;
     let below = spec.minimum_score.is_some_and(|low| score < low);
     let above = spec.maximum_score.is_some_and(|high| score > high);
-    if below || above {
+    // Older stores took any finite number.
+    if below || above || !is_score(score) {
         return Err(Exclusion::ScoreOutsideWindow);
     }
     if row.references.len() > 1 && !spec.multi_turn {

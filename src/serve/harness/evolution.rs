@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::pages::named;
 use crate::domain::ScenarioName;
-use crate::experience::{AttemptStory, Experience, Proposal, RequestStory, StoreError};
+use crate::experience::{AttemptStory, Experience, Proposal, StoreError};
 use crate::serve::error::ApiError;
 use crate::serve::query::{Query, decode};
 use crate::serve::reply::{ReplyBody, json_private};
@@ -54,7 +54,7 @@ pub(super) async fn requests(
 ) -> Result<Response<ReplyBody>, ApiError> {
     list(state, headers, query, "requests", |experience, name, limit| {
         let stories = experience.request_stories(name, limit)?;
-        Ok(stories.iter().map(RequestStory::to_json).collect())
+        Ok(stories.iter().map(|story| json!(story)).collect())
     })
     .await
 }

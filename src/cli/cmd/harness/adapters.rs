@@ -24,7 +24,7 @@ pub(super) fn run(context: &Context, args: &AdaptersArgs) -> Result<Exit, CliErr
             output.object("adapter", &json!({"adapter": adapter}))?;
             return Ok(Exit::Ok);
         }
-        return output.text(&one(adapter)).map(|()| Exit::Ok);
+        return output.passage(&one(adapter)).map(|()| Exit::Ok);
     }
     if output.json() {
         let list: Vec<&Adapter> = adapters.iter().collect();

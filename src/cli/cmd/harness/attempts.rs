@@ -9,6 +9,7 @@ use crate::cli::table::{Table, printable};
 use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::ScenarioName;
 use crate::experience::AttemptStory;
+use crate::sys::terminal;
 
 /// Entries of an attempt's activity that are shown.
 const MOST_EVENTS: u32 = 1000;
@@ -42,7 +43,7 @@ pub(super) fn run(context: &Context, args: &AttemptsArgs) -> Result<Exit, CliErr
         if output.json() {
             output.object("harness_attempt", &found)?;
         } else {
-            output.text(&format!("{found:#}\n"))?;
+            output.text(&terminal::json(&format!("{found:#}\n")))?;
         }
         return Ok(Exit::Ok);
     }

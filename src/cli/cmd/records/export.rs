@@ -13,7 +13,7 @@ use crate::cli::progress::Progress;
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::{RequestType, ScenarioName};
 use crate::experience::{Experience, Order, RecordQuery};
-use crate::sys::{durable, random};
+use crate::sys::{durable, random, terminal};
 
 /// Records read at a time: a page of the largest bodies must still fit in memory.
 const PAGE: usize = 64;
@@ -38,7 +38,7 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> Result<Exit, CliError
     let store = context.store(Store::MustExist)?;
     let output = context.output();
     let Some(out) = &args.out else {
-        each_page(&store, args, |lines, _| output.text(lines))?;
+        each_page(&store, args, |lines, _| output.text(&terminal::json(lines)))?;
         return Ok(Exit::Ok);
     };
     let written = to_file(context, &store, args, out)?;

@@ -113,7 +113,11 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
             .iter()
             .map(|(name, stats)| (name.to_string(), stats_json(stats)))
             .collect();
-        output.object("stats", &json!({"scenarios": scenarios, "total": stats_json(&total)}))?;
+        let mut said = json!({"scenarios": scenarios, "total": stats_json(&total)});
+        if let Some(path) = &args.plot {
+            said["file"] = json!(path);
+        }
+        output.object("stats", &said)?;
         return Ok(Exit::Ok);
     }
     let mut table = Table::new(&[
@@ -136,7 +140,7 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
             stats.reports.to_string(),
             stats.instructions.to_string(),
             stats.interrupted.values().sum::<u64>().to_string(),
-            mean(stats).map_or("-".to_owned(), |mean| format!("{mean:.3}")),
+            stats.mean_score().map_or("-".to_owned(), |mean| format!("{mean:.3}")),
             stats.consumed.to_string(),
             format::bytes(stats.body_bytes),
             format::bytes(stats.stored_bytes),
@@ -154,11 +158,6 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
     Ok(Exit::Ok)
 }
 
-/// Absent is not zero: without scores there is no mean.
-fn mean(stats: &Stats) -> Option<f64> {
-    (stats.scores > 0).then(|| stats.score_sum / stats.scores as f64)
-}
-
 fn stats_json(stats: &Stats) -> serde_json::Value {
     json!({
         "exchanges": stats.exchanges,
@@ -166,7 +165,7 @@ fn stats_json(stats: &Stats) -> serde_json::Value {
         "instructions": stats.instructions,
         "interrupted": stats.interrupted,
         "scores": stats.scores,
-        "mean_score": mean(stats),
+        "mean_score": stats.mean_score(),
         "consumed": stats.consumed,
         "body_bytes": stats.body_bytes,
         "stored_bytes": stats.stored_bytes,

@@ -46,7 +46,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
             bodies.response.as_ref()
         };
         let body = body.ok_or_else(|| CliError::new(Exit::Nothing, format!("record {} has no response", args.id)))?;
-        output.bytes(body)?;
+        output.passage_of(body)?;
         return Ok(Exit::Ok);
     }
     let scenario = &record.row.scenario;

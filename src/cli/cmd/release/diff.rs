@@ -8,6 +8,7 @@ use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::harness::tree::TREE_FILE;
 use crate::release::{ContentChange, FileChange, TensorChange};
+use crate::sys::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
@@ -54,7 +55,13 @@ pub(crate) fn run(context: &Context, args: &DiffArgs) -> Result<Exit, CliError> 
         return output.text(&table.render(output.colored())).map(|()| Exit::Ok);
     }
     for change in changes.iter().filter(|change| change.path != TREE_FILE) {
-        output.text(&file_text(change, output.colored()))?;
+        let text = file_text(change, output.colored());
+        if output.colored() {
+            output.text(&text)?;
+        } else {
+            // A patch, byte for byte, wherever no terminal reads it.
+            output.passage(&text)?;
+        }
     }
     if changes.iter().any(|change| change.path == TREE_FILE) {
         output.note("the tree itself differs too: reef harness diff shows it entry by entry");
@@ -71,6 +78,7 @@ fn mark(change: &FileChange) -> &'static str {
 }
 
 fn file_text(change: &FileChange, color: bool) -> String {
+    let path = terminal::line(&change.path);
     match &change.content {
         ContentChange::Text(text) if color => text.lines().fold(String::new(), |mut out, line| {
             let code = match line.as_bytes().first() {
@@ -80,14 +88,15 @@ fn file_text(change: &FileChange, color: bool) -> String {
                 Some(b'@') => "36",
                 _ => "0",
             };
-            out.push_str(&format!("\u{1b}[{code}m{line}\u{1b}[0m\n"));
+            // A file of a release may come from a model or a stranger.
+            out.push_str(&format!("\u{1b}[{code}m{}\u{1b}[0m\n", terminal::lines(line)));
             out
         }),
         ContentChange::Text(text) => text.clone(),
-        ContentChange::Mode => format!("{}: only the permission to execute it\n", change.path),
-        ContentChange::Binary => format!("{}: {}, not text\n", change.path, mark(change)),
+        ContentChange::Mode => format!("{path}: only the permission to execute it\n"),
+        ContentChange::Binary => format!("{path}: {}, not text\n", mark(change)),
         ContentChange::Tensors { changed, equal } => {
-            let head = format!("{}: {} tensors differ, {equal} are equal\n", change.path, changed.len());
+            let head = format!("{path}: {} tensors differ, {equal} are equal\n", changed.len());
             let mut table = Table::new(&[
                 "tensor",
                 "type",
@@ -152,4 +161,26 @@ fn file_json(change: &FileChange, stat: bool) -> Value {
         ContentChange::Mode | ContentChange::Binary => {}
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_diff_for_people_has_no_escapes_but_its_own_colors() {
+        let change = |content| FileChange {
+            path: "a\u{1b}c".to_owned(),
+            old: None,
+            new: None,
+            content,
+        };
+        let text = file_text(
+            &change(ContentChange::Text("+\u{1b}]0;x\u{7}\u{202e}\n".to_owned())),
+            true,
+        );
+        assert_eq!(text, "\u{1b}[32m+\\u{1b}]0;x\\u{7}\\u{202e}\u{1b}[0m\n");
+        let binary = file_text(&change(ContentChange::Binary), false);
+        assert!(!binary.contains('\u{1b}'), "{binary:?}");
+    }
 }

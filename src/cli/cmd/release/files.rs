@@ -11,7 +11,7 @@ use super::decide::told;
 use crate::cli::progress::Spinner;
 use crate::cli::{CliError, Context, Exit, format, harness};
 use crate::domain::Operation;
-use crate::release::{ArtifactKind, Component, Provenance, Source};
+use crate::release::{ArtifactKind, Component, Provenance, Repository, Source};
 use crate::scenario::Candidate;
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct ImportArgs {
     /// Hold it for review instead of serving it
     #[arg(long)]
     hold: bool,
-    /// What it is, where its files do not tell
+    /// What it is, where neither its files nor the manifest of an export tell
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<Kind>,
     /// Refuse (exit 20) when the scenario serves another release than this
@@ -109,6 +109,17 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
         ));
     }
     harness::check_release(context.settings()?, &args.source)?;
+    let components = match args.kind {
+        Some(kind) => {
+            let (name, kind) = kind.component();
+            let component = Component {
+                kind,
+                path: String::new(),
+            };
+            BTreeMap::from([(name.to_owned(), component)])
+        }
+        None => Repository::recognise(&args.source)?,
+    };
     let spinner = Spinner::start(context.output(), "publishing");
     let (chain, published) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
@@ -116,14 +127,6 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
             Some(text) => chain.resolve(text)?,
             None => chain.head.clone(),
         };
-        let components = args.kind.map(|kind| {
-            let (name, kind) = kind.component();
-            let component = Component {
-                kind,
-                path: String::new(),
-            };
-            BTreeMap::from([(name.to_owned(), component)])
-        });
         let name = args.source.file_name().map_or_else(
             || args.source.display().to_string(),
             |name| name.to_string_lossy().into_owned(),
@@ -133,7 +136,7 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
             .publish(Candidate {
                 scenario: chain.scenario.clone(),
                 dir: args.source,
-                components,
+                components: Some(components),
                 expected,
                 operation: Operation::Import,
                 held: args.hold,

@@ -131,6 +131,10 @@ pub(crate) fn log(context: &Context, args: &LogArgs) -> Result<Exit, CliError> {
     let Listing { chain, steps, more } = read(context, &args.list)?;
     if let Some(path) = &args.html {
         pages::chain(context, path, &chain.scenario)?;
+        if context.output().json() {
+            let page = json!({"scenario": chain.scenario, "file": path});
+            context.output().object("page", &page)?;
+        }
         return Ok(Exit::Ok);
     }
     let output = context.output();
@@ -166,7 +170,7 @@ fn graph(steps: &[StepRow], head: &ReleaseId, more: bool, color: bool) -> String
         if made {
             words.push(bold(&format::short(step.release.release_id.as_str())));
             words.push(format!("step {} {}", step.step, step.operation.as_str()));
-            words.push(step.release.kind.clone());
+            words.push(printable(step.release.kind.clone()));
             words.push(format::bytes(step.release.bytes));
         } else {
             words.push(format!("step {} {}", step.step, step.outcome));

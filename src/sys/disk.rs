@@ -1,0 +1,35 @@
+//! Whether a disk takes anything.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Why nothing can be written into a directory: what the system says when a little is written there and taken away again.
+/// `None` if that works.
+pub fn why_unwritable(dir: &Path) -> Option<io::Error> {
+    // An empty file fits on a full disk too, and SQLite begins with two pieces of 32 KiB.
+    let little = vec![0x5a; 64 * 1024];
+    let probe = dir.join(format!(".reef-probe-{}", super::random::hex_token()));
+    let written = std::fs::File::create_new(&probe).and_then(|mut file| {
+        file.write_all(&little)?;
+        file.sync_all()
+    });
+    // It may never have been made.
+    let _gone = std::fs::remove_file(&probe);
+    written.err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_takes_something_is_left_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(why_unwritable(dir.path()).is_none());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(
+            why_unwritable(&dir.path().join("nowhere")).unwrap().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}
