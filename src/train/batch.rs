@@ -189,7 +189,7 @@ pub(crate) mod tests {
         let good = row(&[1], &[2, 3], Some(1.0));
         assert!(batch(vec![good.clone()]).check().is_ok());
         type Break = (&'static str, fn(&mut TrainRow));
-        let breaks: [Break; 10] = [
+        let breaks: [Break; 11] = [
             ("no tokens", |r| r.response.clear()),
             ("no prompt", |r| r.prompt.clear()),
             ("loss_mask has 1", |r| r.loss_mask = vec![true]),
