@@ -1,5 +1,5 @@
-//! What decoding spends its time on, at the speed that a CPU's memory allows: `x W^T` for a few rows of `x`, and
-//! attention of single tokens.
+//! What decoding spends its time on, at the speed that a CPU's memory allows: `x W^T` for a few rows of `x`,
+//! attention of single tokens, and the normalisation between them.
 //!
 //! Decoding a token reads every weight for a handful of rows. Libraries of linear algebra pack or transpose a matrix
 //! for each product, which pays with many rows and costs more than the arithmetic with few. Here the matrix is read
@@ -10,6 +10,7 @@
 
 mod attention;
 mod lanes;
+mod norm;
 mod team;
 mod tiles;
 
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::bf16;
 
 use attention::Attention;
+pub use norm::rms_norm;
 use team::Team;
 pub use tiles::Features;
 use tiles::{BLOCK, Element, Product};

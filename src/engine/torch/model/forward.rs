@@ -156,7 +156,7 @@ impl Model {
         } else {
             hidden.f_index_select(0, &Tensor::f_from_slice(&wanted)?.f_to_device(device)?)?
         };
-        let chosen = self.norm(&chosen, &self.weights.norm)?;
+        let chosen = self.norm_rows(&chosen, &self.weights.norm)?;
         Ok(Logits {
             values: self
                 .weights
@@ -165,6 +165,14 @@ impl Model {
                 .f_to_kind(Kind::Float)?,
             rows: ranges,
         })
+    }
+
+    /// As [`Model::norm`] for `[rows, hidden]` without gradients.
+    fn norm_rows(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
+        match kernels::norm(x, weight, self.config.rms_norm_eps)? {
+            Some(out) => Ok(out),
+            None => self.norm(x, weight),
+        }
     }
 
     pub(super) fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
@@ -318,7 +326,7 @@ impl LayerStep<'_> {
         let c = &self.model.config;
         let (n, dim) = (size(self.plan.tokens.len()), size(c.head_dim));
         let (heads, kv_heads) = (size(c.n_heads), size(c.n_kv_heads));
-        let x = self.model.norm(hidden, &self.layer.input_norm)?;
+        let x = self.model.norm_rows(hidden, &self.layer.input_norm)?;
         let qkv = self.project(&x, &self.layer.qkv, |l| l.qkv.as_ref())?;
         let mut rotated = qkv
             .f_narrow(1, 0, (heads + kv_heads) * dim)?
@@ -338,7 +346,7 @@ impl LayerStep<'_> {
         let attended = attention.run(&qkv.f_narrow(1, 0, heads * dim)?, cache)?;
         let out = self.project(&attended, &self.layer.output, |l| l.output.as_ref())?;
         hidden.f_add_(&out).map(drop)?;
-        let x = self.model.norm(hidden, &self.layer.mlp_norm)?;
+        let x = self.model.norm_rows(hidden, &self.layer.mlp_norm)?;
         let gate_up = self.project(&x, &self.layer.gate_up, |l| l.gate_up.as_ref())?;
         let inner = size(c.intermediate_size);
         let mut gated = gate_up.f_narrow(1, 0, inner)?.f_silu()?;

@@ -34,6 +34,16 @@ pub(super) fn product(x: &Tensor, weight: &Tensor, n_rows: usize) -> Result<Opti
     })
 }
 
+/// Root mean square normalisation of a few rows, without gradients; `None` where the library's should be used.
+pub(super) fn norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Option<Tensor>, TchError> {
+    match x.size2() {
+        Ok((rows, n)) if rows <= size(MOST_ROWS) => computed(weight, x, &[rows, n], |_, weight, x, out| {
+            reef_kernels::rms_norm(weight, x, out, epsilon as f32)
+        }),
+        _ => Ok(None),
+    }
+}
+
 /// Attention of one new token of each of `rows` (slot and positions looked at) over one layer of a cache; `None` where
 /// the library's should be used.
 pub(super) fn attention(
