@@ -78,7 +78,8 @@ fn computed(
 ) -> Result<Option<Tensor>, TchError> {
     let kind = matrix.f_kind()?;
     let features = match Features::detect() {
-        Some(features) if fit(kind, matrix.device()) && matrix.is_contiguous() => features,
+        // A tensor of nothing has no address.
+        Some(features) if fit(kind, matrix.device()) && matrix.is_contiguous() && x.numel() > 0 => features,
         _ => return Ok(None),
     };
     let x = x.f_to_kind(Kind::Float)?.f_contiguous()?;
