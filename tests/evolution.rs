@@ -139,7 +139,7 @@ fn a_failure_becomes_a_rule_that_the_agent_does_better_with() {
             .any(|seen| String::from_utf8_lossy(&seen.body).contains("provider-secret-key"))
     );
     // The proposer saw what was answered, as data.
-    let asked = scripted.proposals_asked();
+    let asked = scripted.asked.all();
     assert!(
         asked[0].contains("an answer") && asked[0].contains("<<<TRACE"),
         "{}",
@@ -171,7 +171,7 @@ fn a_change_that_does_not_help_is_rejected_once_and_remembered() {
     assert_eq!(states[1].0, AttemptState::Skipped, "{states:?}");
     assert!(states[1].1.contains("tried before"), "{states:?}");
     assert_eq!(states[2].0, AttemptState::Rejected, "{states:?}");
-    let asked = scripted.proposals_asked();
+    let asked = scripted.asked.all();
     assert!(!asked[0].contains("Be polite."), "{}", asked[0]);
     assert!(
         asked[1].contains("Be polite.") && asked[1].contains("rejected"),
@@ -197,7 +197,7 @@ fn an_answer_that_broke_off_changes_nothing_and_says_so() {
         "{step}"
     );
     assert_eq!(
-        scripted.proposals_asked().len(),
+        scripted.asked.all().len(),
         2,
         "it is asked once more, not for ever"
     );
@@ -227,7 +227,7 @@ fn an_instruction_runs_in_manual_mode_and_breaking_a_protected_task_is_never_rel
         (attempt.state, attempt.source.as_str()),
         (AttemptState::Rejected, "instruction")
     );
-    assert!(scripted.proposals_asked()[0].contains("always answer with the first word"));
+    assert!(scripted.asked.all()[0].contains("always answer with the first word"));
 }
 
 #[test]
