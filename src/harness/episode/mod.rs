@@ -23,7 +23,7 @@ use super::sandbox::{
     Bridge, Ended, Input, Isolation, Job, Limits, Output, Phase, PhaseOutcome, Sandbox, SandboxError,
 };
 use super::tree::Rendered;
-use crate::domain::Turn;
+use crate::domain::{Content, Turn};
 use crate::sys::random;
 
 /// The port of the gateway as the agent sees it.
@@ -267,17 +267,17 @@ fn judge(agent: PhaseOutcome, after: Vec<PhaseOutcome>, log: GatewayLog, wanted_
 
 fn write_tree(
     target: &Path,
-    files: &BTreeMap<String, String>,
+    files: &BTreeMap<String, Content>,
     executable: &std::collections::BTreeSet<String>,
 ) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(target)?;
-    for (path, text) in files {
+    for (path, content) in files {
         let file = target.join(path);
         if let Some(parent) = file.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(&file, text)?;
+        std::fs::write(&file, content.as_bytes())?;
         if executable.contains(path) {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
         }

@@ -7,7 +7,7 @@ use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::context::Store;
 use crate::cli::table::{Table, printable};
 use crate::cli::{CliError, Context, Exit, format};
-use crate::domain::ScenarioName;
+use crate::domain::{ScenarioName, readable};
 use crate::experience::AttemptStory;
 
 /// Entries of an attempt's activity that are shown.
@@ -42,7 +42,7 @@ pub(super) fn run(context: &Context, args: &AttemptsArgs) -> Result<Exit, CliErr
         if output.json() {
             output.object("harness_attempt", &found)?;
         } else {
-            output.text(&format!("{found:#}\n"))?;
+            output.text(&format!("{:#}\n", readable(&found)))?;
         }
         return Ok(Exit::Ok);
     }
