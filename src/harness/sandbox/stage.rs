@@ -12,7 +12,7 @@ use super::copy::{Files, place};
 use super::namespaces::{EPISODE, add_writable, arrange, build_root, enter, move_into, unshare};
 use super::phase::{self, User};
 use super::population::Whom;
-use super::spec::{Ended, Isolation, Job, Order, Outcome, PhaseOutcome, Reply};
+use super::spec::{Isolation, Job, Order, Outcome, PhaseOutcome, Reply};
 use super::{COMMAND, bridge};
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
@@ -88,7 +88,7 @@ fn isolated(job: &Job, user: Option<u32>, input: impl BufRead + Send + 'static) 
             shown: job.read_only.clone(),
         };
         let done = init.run(&order)?;
-        let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
+        let goes_on = phase.goes_on(done.ended);
         outcome.phases.push(done);
         if !goes_on {
             break;
@@ -137,7 +137,7 @@ fn beside(job: &Job, input: impl BufRead + Send + 'static) -> io::Result<Outcome
         let directory = root.join(inside.strip_prefix("/").unwrap_or(&inside));
         let text = root.to_string_lossy();
         let done = phase::run(phase, &directory, &text, &job.limits, User::Same, Whom::Descendants);
-        let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
+        let goes_on = phase.goes_on(done.ended);
         outcome.phases.push(done);
         if !goes_on {
             break;
