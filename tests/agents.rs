@@ -1,5 +1,5 @@
-//! Real coding agents from their registries, wrapped by the program: Pi, Codex, Claude Code, opencode, Qwen Code, and
-//! OpenClaw where it is there. `scripts/agents.sh` installs them, pinned; without that (and without
+//! Real coding agents from their registries, wrapped by the program: Pi, Codex, Claude Code, opencode, Qwen Code, Hermes
+//! Agent, and OpenClaw where it is there. `scripts/agents.sh` installs them, pinned; without that (and without
 //! `REEF_AGENTS=required`) the tests say so and check nothing.
 //!
 //! Each agent is installed with `reef harness install`, runs a turn of text and a turn with a tool through its wrapper
@@ -33,14 +33,18 @@ fn agents_dir() -> PathBuf {
     )
 }
 
+/// Large and slow to install, or of a Python that not every machine has: nothing requires them.
+const OPTIONAL: [&str; 2] = ["openclaw", "hermes"];
+
 /// The agent's program, or `None` after saying why not.
 fn installed(name: &str) -> Option<PathBuf> {
     let dir = agents_dir();
     if dir.join(name).join("complete").exists() && dir.join("node/complete").exists() {
-        return Some(dir.join(name).join("node_modules/.bin").join(name));
+        let bin = if name == "hermes" { "bin" } else { "node_modules/.bin" };
+        return Some(dir.join(name).join(bin).join(name));
     }
     assert!(
-        name == "openclaw" || std::env::var_os("REEF_AGENTS").is_none_or(|wanted| wanted != "required"),
+        OPTIONAL.contains(&name) || std::env::var_os("REEF_AGENTS").is_none_or(|wanted| wanted != "required"),
         "{name} is required but not installed; run scripts/agents.sh"
     );
     #[allow(clippy::print_stderr, reason = "a test that checks nothing must say so")]
@@ -347,7 +351,31 @@ fn qwen_code_over_chat_completions() {
     assert!(sessions.is_dir(), "no session was kept in {}", sessions.display());
 }
 
-/// Large and slow to install, so `scripts/agents.sh` installs it only when it is named, and nothing requires it.
+#[test]
+fn hermes_agent_over_chat_completions() {
+    let Some(program) = installed("hermes") else { return };
+    let files = json!({
+        "hermes/SOUL.md": "Answer in one line.\n",
+        "hermes/config.yaml": "{\n  \"sessions\": {\n    \"write_json_snapshots\": true\n  }\n}\n",
+        "hermes/.no-bundled-skills": "REASON=\"a release holds all skills\"\n",
+        "hermes/skills/count/SKILL.md": "---\nname: count\ndescription: Counts things when asked to count.\n---\nCount.\n",
+    });
+    let stage = Stage::new("hermes", &program, "openai", &files);
+    stage.works(|prompt| words(&["--yolo", "-z", prompt]));
+    let asked = stage.provider.seen()[0].json().to_string();
+    assert!(
+        asked.contains("Answer in one line.") && asked.contains("Counts things"),
+        "{asked}"
+    );
+    let sessions = stage
+        .home
+        .path()
+        .join(".local/share/reef/harness/hermes/s/root-0/hermes/sessions");
+    let kept = std::fs::read_dir(&sessions).unwrap().count();
+    assert!(kept > 0, "no session was kept in {}", sessions.display());
+}
+
+/// `scripts/agents.sh` installs it only when it is named.
 #[test]
 fn openclaw_over_chat_completions() {
     let Some(program) = installed("openclaw") else { return };

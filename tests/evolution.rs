@@ -139,7 +139,7 @@ fn a_failure_becomes_a_rule_that_the_agent_does_better_with() {
             .any(|seen| String::from_utf8_lossy(&seen.body).contains("provider-secret-key"))
     );
     // The proposer saw what was answered, as data.
-    let asked = scripted.proposals_asked();
+    let asked = scripted.asked.all();
     assert!(
         asked[0].contains("an answer") && asked[0].contains("<<<TRACE"),
         "{}",
@@ -171,7 +171,7 @@ fn a_change_that_does_not_help_is_rejected_once_and_remembered() {
     assert_eq!(states[1].0, AttemptState::Skipped, "{states:?}");
     assert!(states[1].1.contains("tried before"), "{states:?}");
     assert_eq!(states[2].0, AttemptState::Rejected, "{states:?}");
-    let asked = scripted.proposals_asked();
+    let asked = scripted.asked.all();
     assert!(!asked[0].contains("Be polite."), "{}", asked[0]);
     assert!(
         asked[1].contains("Be polite.") && asked[1].contains("rejected"),
@@ -196,11 +196,7 @@ fn an_answer_that_broke_off_changes_nothing_and_says_so() {
         step["reason"].as_str().unwrap().contains("malformed proposal"),
         "{step}"
     );
-    assert_eq!(
-        scripted.proposals_asked().len(),
-        2,
-        "it is asked once more, not for ever"
-    );
+    assert_eq!(scripted.asked.all().len(), 2, "it is asked once more, not for ever");
     rig.check_whole(0);
 }
 
@@ -227,7 +223,7 @@ fn an_instruction_runs_in_manual_mode_and_breaking_a_protected_task_is_never_rel
         (attempt.state, attempt.source.as_str()),
         (AttemptState::Rejected, "instruction")
     );
-    assert!(scripted.proposals_asked()[0].contains("always answer with the first word"));
+    assert!(scripted.asked.all()[0].contains("always answer with the first word"));
 }
 
 #[test]
@@ -451,12 +447,13 @@ fn harbor_task_folders_are_run_as_they_are() {
         rig.write(&file("instruction.md"), &format!("What is the {name} word?"));
         rig.write(
             &file("environment/Dockerfile"),
-            "FROM ubuntu:24.04\nWORKDIR /work\nCOPY hint.txt ./\n",
+            "FROM ubuntu:24.04\nWORKDIR /work\nCOPY hint.txt ./\nRUN sed -i s/hint/tip/ hint.txt && git config --global user.name me \\\n  && mkdir -p /srv/tips && cp hint.txt /srv/tips\nCOPY more.txt ./\nRUN cat more.txt >> hint.txt\n",
         );
         rig.write(&file("environment/hint.txt"), "a hint");
+        rig.write(&file("environment/more.txt"), " and more");
         rig.write(
             &file("tests/test.sh"),
-            "test -f /work/hint.txt || exit 1\nif grep -q alpha /work/answer.json; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+            "test \"$(cat /work/hint.txt)\" = 'a tip and more' || exit 1\ntest \"$(cat /srv/tips/hint.txt)\" = 'a tip' || exit 1\ntest \"$(git config --global user.name)\" = me || exit 1\nif grep -q alpha /work/answer.json; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
         );
     }
     rig.graded(0, Some(0.0));
@@ -476,6 +473,33 @@ fn harbor_task_folders_are_run_as_they_are() {
     let events = rig.experience().attempt_events(&attempt.id, 1000).unwrap();
     let gate_saw_sealed = events.iter().filter(|event| event.text.contains("on third")).count();
     assert_eq!(gate_saw_sealed, 1, "a sealed task is scored once, after the verdict");
+}
+
+#[test]
+fn a_task_that_cannot_be_set_up_measures_nothing_and_says_why() {
+    let upstream = Upstream::start(Scripted::good().script());
+    let rig = rig(&upstream, "");
+    std::fs::remove_file(rig.path("tasks/tasks.jsonl")).unwrap();
+    rig.write("tasks/suite.toml", "name = \"broken\"\n");
+    rig.write("tasks/one/task.toml", "version = \"1.0\"\n");
+    rig.write("tasks/one/instruction.md", "What is the first word?");
+    rig.write("tasks/one/tests/test.sh", "echo 1 > /logs/verifier/reward.txt\n");
+    let run_line = "RUN echo about to fail && cat /work/nothing\n";
+    rig.write(
+        "tasks/one/environment/Dockerfile",
+        &format!("FROM x\nWORKDIR /work\n{run_line}"),
+    );
+    let before = rig.head();
+    rig.graded(0, Some(0.0));
+    let run = rig.train(&["--json", "--patience", "0"]);
+    if no_namespaces(&run) {
+        return;
+    }
+    assert_eq!(rig.head(), before);
+    let attempt = attempts(&rig).remove(0);
+    let events = rig.experience().attempt_events(&attempt.id, 1000).unwrap();
+    let why = "the task cannot be set up: Dockerfile line 3 ended with status 1: about to fail";
+    assert!(events.iter().any(|event| event.text.contains(why)), "{events:?}");
 }
 
 #[test]

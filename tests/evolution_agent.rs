@@ -258,6 +258,10 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
             break rows;
         }
         if circle.reef.log().contains("programs cannot be isolated here") {
+            assert!(
+                std::env::var_os("REEF_STORY").is_none(),
+                "this machine gives no namespaces; the story cannot be told"
+            );
             eprintln!("skipped: no namespaces here");
             return;
         }
@@ -278,7 +282,7 @@ fn an_agent_that_fails_gets_a_tree_it_passes_with() {
         step["release_id"]
     ));
     story(&format!("the gate: {figures}"));
-    let asked = coder.proposals_asked();
+    let asked = coder.asked.all();
     assert!(asked[0].contains("add.sh prints something else than 5"), "{}", asked[0]);
     circle.wrapped(&["update"]);
     story("reef-pi update");

@@ -348,6 +348,18 @@ async fn the_second_program_finds_the_files_of_the_first_but_not_its_processes()
         std::fs::read_to_string(dir.path().join("verdict/reward.txt")).unwrap(),
         "1\n"
     );
+    // After one that had to succeed and did not, nothing runs.
+    std::fs::create_dir(dir.path().join("other")).unwrap();
+    let needed = |script: &str| Phase {
+        must_succeed: true,
+        ..shell(script, 30.0)
+    };
+    let job = Job {
+        phases: vec![needed("exit 0"), needed("exit 3"), shell("exit 0", 30.0)],
+        ..Job::new(dir.path().join("other"))
+    };
+    let Some(outcome) = run(&job).await else { return };
+    assert_eq!(outcome.phases.len(), 2, "{outcome:?}");
 }
 
 #[tokio::test]

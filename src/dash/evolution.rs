@@ -7,6 +7,7 @@ use crate::experience::{AttemptEvent, Failure, RequestStory};
 
 use super::read::{moment, text, whole};
 use super::text::figures;
+use crate::domain::readable;
 
 /// An attempt at a better tree.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -128,7 +129,7 @@ fn edits(mutations: &Value) -> Vec<Edit> {
             entry: text(mutation, "id").unwrap_or_default(),
             options: mutation
                 .get("options")
-                .and_then(|options| serde_json::to_string_pretty(options).ok())
+                .and_then(|options| serde_json::to_string_pretty(&readable(options)).ok())
                 .unwrap_or_default(),
         })
         .collect()

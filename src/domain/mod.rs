@@ -2,6 +2,7 @@
 //! a clock. Door: everything public here. State: none. Fails with [`InvalidName`].
 
 mod capture;
+mod content;
 mod dialect;
 mod ids;
 mod mode;
@@ -12,6 +13,7 @@ mod turn;
 mod verdict;
 
 pub use capture::{LoadSpan, TokenCapture, TopKToken};
+pub use content::{Content, readable};
 pub use dialect::{Dialect, Route};
 pub use ids::{BatchId, ContentId, InvalidName, RecordId, ReleaseId, RuntimeLoadId, ScenarioName};
 pub use mode::TrainingMode;

@@ -227,6 +227,7 @@ async fn run(
             inputs: harbor.inputs(),
             env: harbor.env.clone(),
             directory: &harbor.workdir,
+            before: harbor.setup(&stage.agent.path()),
             after: vec![harbor.verifier(&stage.agent.path())],
             outputs: vec![HarborTask::output(kept.join("verifier"))],
         };
@@ -242,6 +243,7 @@ async fn run(
         inputs: Vec::new(),
         env: std::collections::BTreeMap::new(),
         directory: "workspace",
+        before: Vec::new(),
         after: Vec::new(),
         outputs: keep
             .then(|| Output {
@@ -357,6 +359,7 @@ async fn by_script(
                 input(workspace, "workspace"),
             ],
             seconds: *timeout_s,
+            must_succeed: false,
         }],
         limits: arena.stage.limits.sandbox.clone(),
         ..Job::new(scratch)

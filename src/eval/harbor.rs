@@ -1,16 +1,18 @@
 //! Harbor task folders, run without Python and without a container: `task.toml`, `instruction.md`, an environment, and
 //! tests that come after the agent and write a reward.
 //!
-//! The sandbox is the environment. Of a Dockerfile it follows WORKDIR, ENV and COPY; a task that installs or builds
-//! something needs a container engine and is refused when the suite is read, not scored as a failure.
+//! The sandbox is the environment. Of a Dockerfile it follows WORKDIR, ENV and COPY, and runs what only works on the files
+//! of the task; a task that installs something needs a container engine and is refused when the suite is read, not scored
+//! as a failure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::dockerfile::{Environment as Image, Run};
 use crate::domain::is_score;
 use crate::harness::sandbox::{Ended, Input, Output, Phase, PhaseOutcome};
 
@@ -25,8 +27,12 @@ pub struct HarborTask {
     pub workdir: String,
     /// What the environment copies: from here, to inside.
     pub copies: Vec<(PathBuf, String)>,
+    /// What the environment runs, in between.
+    pub runs: Vec<Run>,
     /// Variables of the environment and of the verifier.
     pub env: BTreeMap<String, String>,
+    /// Seconds a command of the environment may take.
+    pub build_s: f64,
     /// Seconds the agent may take.
     pub agent_s: f64,
     /// Seconds the tests may take.
@@ -58,6 +64,7 @@ struct Environment {
     #[serde(default)]
     env: BTreeMap<String, String>,
     workdir: Option<String>,
+    build_timeout_sec: Option<f64>,
     network_mode: Option<String>,
     #[serde(default)]
     gpus: f64,
@@ -101,7 +108,9 @@ impl HarborTask {
             instruction,
             workdir: file.environment.workdir.clone().unwrap_or_else(|| "/app".to_owned()),
             copies: Vec::new(),
+            runs: Vec::new(),
             env: file.environment.env,
+            build_s: file.environment.build_timeout_sec.unwrap_or(600.0),
             agent_s: file.agent.timeout_sec.unwrap_or(600.0),
             verifier_s: file.verifier.timeout_sec.unwrap_or(600.0),
         };
@@ -109,7 +118,11 @@ impl HarborTask {
         let dockerfile = environment.join("Dockerfile");
         if dockerfile.is_file() {
             let text = fs::read_to_string(&dockerfile).map_err(|error| format!("Dockerfile: {error}"))?;
-            task.follow(&environment, &text)?;
+            let image = Image::read(&environment, &text, &task.workdir)?;
+            task.workdir = image.workdir;
+            task.env.extend(image.env);
+            task.copies = image.copies;
+            task.runs = image.runs;
         }
         if let Some(workdir) = file.environment.workdir {
             task.workdir = workdir;
@@ -120,73 +133,37 @@ impl HarborTask {
         Ok(task)
     }
 
-    fn follow(&mut self, context: &Path, text: &str) -> Result<(), String> {
-        let joined = text.replace("\\\n", " ");
-        for line in joined.lines().map(str::trim) {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            let rest = rest.trim();
-            match word.to_ascii_uppercase().as_str() {
-                "FROM" | "LABEL" | "USER" | "CMD" | "ENTRYPOINT" | "EXPOSE" | "SHELL" | "STOPSIGNAL" => {}
-                "WORKDIR" => self.workdir = self.place(rest),
-                "ENV" => {
-                    for pair in rest.split_whitespace() {
-                        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                        self.env.insert(name.to_owned(), value.trim_matches('"').to_owned());
-                    }
-                }
-                "COPY" | "ADD" => {
-                    let words: Vec<&str> = rest.split_whitespace().filter(|word| !word.starts_with("--")).collect();
-                    let Some((to, from)) = words.split_last() else { continue };
-                    if from.is_empty() || rest.starts_with('[') || rest.contains("--from") {
-                        return Err(format!("Dockerfile: {line} is not understood"));
-                    }
-                    for from in from {
-                        let source = context.join(from);
-                        if from.contains("..") || !source.exists() {
-                            return Err(format!("Dockerfile: {from} is not in the environment"));
-                        }
-                        let target = self.place(to);
-                        let whole = source.is_dir() || !(to.ends_with('/') || *to == ".");
-                        let name = source.file_name().map(|name| name.to_string_lossy().into_owned());
-                        let target = match name {
-                            Some(name) if !whole => format!("{}/{name}", target.trim_end_matches('/')),
-                            _ => target,
-                        };
-                        self.copies.push((source, target));
-                    }
-                }
-                "RUN" if rest.starts_with("mkdir") => {}
-                other => {
-                    return Err(format!(
-                        "Dockerfile: {other} needs a container engine; only WORKDIR, ENV and COPY are followed here"
-                    ));
-                }
-            }
+    /// What the environment runs before the agent begins, each command on what was copied before it.
+    pub(super) fn setup(&self, path: &str) -> Vec<Phase> {
+        let mut places: BTreeSet<String> = self.runs.iter().flat_map(|run| run.makes.iter().cloned()).collect();
+        places.extend(self.runs.iter().map(|run| run.workdir.clone()));
+        places.insert(self.workdir.clone());
+        places.remove("/");
+        let mut copied = 0;
+        let mut phases = Vec::new();
+        for run in &self.runs {
+            let mut env = run.env.clone();
+            env.insert("PATH".to_owned(), path.to_owned());
+            env.insert("HOME".to_owned(), "{root}/home".to_owned());
+            phases.push(Phase {
+                name: format!("Dockerfile line {}", run.line),
+                argv: run.argv.clone(),
+                env,
+                directory: run.workdir.clone(),
+                // In the order of their names, so that none is made anew below another.
+                directories: std::mem::take(&mut places).into_iter().collect(),
+                inputs: inputs(&self.copies[copied..run.after_copies]),
+                seconds: self.build_s,
+                must_succeed: true,
+            });
+            copied = run.after_copies;
         }
-        Ok(())
+        phases
     }
 
-    fn place(&self, path: &str) -> String {
-        match path.trim_end_matches('/') {
-            "" if path.starts_with('/') => "/".to_owned(),
-            "" | "." => self.workdir.clone(),
-            path if path.starts_with('/') => path.to_owned(),
-            path => format!("{}/{}", self.workdir, path.trim_start_matches("./")),
-        }
-    }
-
-    /// What is there before the agent begins.
+    /// What is there when the agent begins, beside what was set up.
     pub(super) fn inputs(&self) -> Vec<Input> {
-        self.copies
-            .iter()
-            .map(|(from, to)| Input {
-                from: from.clone(),
-                to: to.clone(),
-            })
-            .collect()
+        inputs(&self.copies[self.runs.last().map_or(0, |run| run.after_copies)..])
     }
 
     /// The tests, which come after the agent.
@@ -209,6 +186,7 @@ impl HarborTask {
                 to: "/tests".to_owned(),
             }],
             seconds: self.verifier_s,
+            must_succeed: false,
         }
     }
 
@@ -262,6 +240,16 @@ impl HarborTask {
     }
 }
 
+fn inputs(copies: &[(PathBuf, String)]) -> Vec<Input> {
+    copies
+        .iter()
+        .map(|(from, to)| Input {
+            from: from.clone(),
+            to: to.clone(),
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,9 +281,63 @@ mod tests {
         assert_eq!(task.env["B"], "2");
         let places: Vec<&str> = task.copies.iter().map(|(_, to)| to.as_str()).collect();
         assert_eq!(places, ["/work/data", "/work/a.csv"]);
-        let dir = folder("FROM ubuntu\nRUN apt-get install -y gcc\n");
-        let error = HarborTask::load(dir.path()).unwrap_err();
-        assert!(error.contains("RUN needs a container engine"), "{error}");
+        for (line, told) in [
+            ("RUN set -e && apt-get install -y gcc", "`apt-get` needs"),
+            (
+                "RUN mkdir -p a \\\n  # and more\n  && python3 -m pip install x",
+                "`python3 -m pip` needs",
+            ),
+            (
+                "RUN [\"git\", \"clone\", \"https://example.com/x\"]",
+                "`git clone` needs",
+            ),
+            ("RUN --mount=type=cache,target=/x make", "its options"),
+            ("COPY --from=build /x /y", "is not understood"),
+            ("FROM other AS second", "several stages"),
+            ("HEALTHCHECK CMD true", "HEALTHCHECK needs"),
+        ] {
+            let dir = folder(&format!("FROM ubuntu\n\n{line}\n"));
+            let error = HarborTask::load(dir.path()).unwrap_err();
+            assert!(
+                error.starts_with("Dockerfile line 3: ") && error.contains(told),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn commands_run_in_order_each_on_what_was_copied_before_it() {
+        let dir = folder(
+            "FROM x\nARG WHO=me\nWORKDIR /work\nENV A=1\nCOPY data ./data\n\
+             RUN git init && mkdir -p /srv/out 'sub dir' \\\n  && chmod +x data/a.csv\n\
+             COPY data/a.csv b.csv\nWORKDIR /work/deep\nSHELL [\"/bin/bash\", \"-c\"]\n\
+             RUN cat <<'END' > c.py\nprint(1)\n# apt-get\nEND\nCOPY data/a.csv d.csv\n",
+        );
+        let task = HarborTask::load(dir.path()).unwrap();
+        let phases = task.setup("/bin");
+        let names: Vec<&str> = phases.iter().map(|phase| phase.name.as_str()).collect();
+        assert_eq!(names, ["Dockerfile line 6", "Dockerfile line 11"]);
+        assert_eq!(phases[0].directories, ["/srv/out", "/work", "/work/deep"]);
+        assert!(phases[1].directories.is_empty(), "nothing that was set up is made anew");
+        assert_eq!(
+            (phases[0].directory.as_str(), phases[1].directory.as_str()),
+            ("/work", "/work/deep")
+        );
+        assert_eq!(
+            (phases[0].env["A"].as_str(), phases[0].env["WHO"].as_str()),
+            ("1", "me")
+        );
+        assert!(!task.env.contains_key("WHO"), "an ARG is for the build");
+        let into = |phase: &Phase| phase.inputs.iter().map(|input| input.to.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (into(&phases[0]), into(&phases[1])),
+            (vec!["/work/data".to_owned()], vec!["/work/b.csv".to_owned()])
+        );
+        assert_eq!(task.inputs()[0].to, "/work/deep/d.csv");
+        assert_eq!(
+            phases[1].argv,
+            ["/bin/bash", "-c", "cat <<'END' > c.py\nprint(1)\n# apt-get\nEND"]
+        );
     }
 
     #[test]

@@ -5,12 +5,14 @@
 mod baseline;
 mod betting;
 mod checker;
+mod dockerfile;
 mod episodes;
 mod error;
 mod harbor;
 mod measure;
 mod program;
 mod rules;
+mod shell;
 mod spending;
 mod suite;
 mod trial;

@@ -8,29 +8,30 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::adapter::WireApi;
-use super::tree::TREE_FILE;
-use crate::domain::{ContentId, Operation, ReleaseId};
+use super::tree::{LONGEST_BINARY, TREE_FILE};
+use crate::domain::{Content, ContentId, Operation, ReleaseId};
 use crate::experience::StepRow;
 
 /// The files of a release as an agent reads them.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
-    /// Text by path.
-    pub text: BTreeMap<String, String>,
+    /// Content by path.
+    pub content: BTreeMap<String, Content>,
     /// Paths that may be executed.
     pub executable: BTreeSet<String>,
 }
 
 impl Files {
-    /// Reads the named files of a release's directory: `(path, executable)`. What is not UTF-8 is left out, and so is the
-    /// tree they were rendered from. Blocking.
+    /// Reads the named files of a release's directory: `(path, executable)`. The tree they were rendered from is left out,
+    /// and so is what is no text and larger than any file of a tree: somebody imported it. Blocking.
     pub fn read<'a>(dir: &Path, paths: impl Iterator<Item = (&'a str, bool)>) -> io::Result<Self> {
         let mut files = Self::default();
         for (path, executable) in paths.filter(|(path, _)| *path != TREE_FILE) {
-            let Ok(text) = String::from_utf8(std::fs::read(dir.join(path))?) else {
+            let content = Content::from_bytes(std::fs::read(dir.join(path))?);
+            if matches!(&content, Content::Binary(bytes) if bytes.len() > LONGEST_BINARY) {
                 continue;
-            };
-            files.text.insert(path.to_owned(), text);
+            }
+            files.content.insert(path.to_owned(), content);
             if executable {
                 files.executable.insert(path.to_owned());
             }
@@ -41,9 +42,10 @@ impl Files {
     /// SHA-256 over every path in order: the path, a newline, the length in bytes, a newline, the bytes.
     pub fn digest(&self) -> String {
         let mut digest = Sha256::new();
-        for (path, text) in &self.text {
-            digest.update(format!("{path}\n{}\n", text.len()).as_bytes());
-            digest.update(text.as_bytes());
+        for (path, content) in &self.content {
+            let bytes = content.as_bytes();
+            digest.update(format!("{path}\n{}\n", bytes.len()).as_bytes());
+            digest.update(bytes);
         }
         hex::encode(digest.finalize())
     }
@@ -75,20 +77,35 @@ impl Manifest<'_> {
     pub fn to_json(&self) -> Value {
         let checksums: Map<String, Value> = self
             .files
-            .text
+            .content
             .iter()
-            .map(|(path, text)| {
-                let digest = hex::encode(Sha256::digest(text.as_bytes()));
+            .map(|(path, content)| {
+                let digest = hex::encode(Sha256::digest(content.as_bytes()));
                 (path.clone(), Value::String(digest))
             })
             .collect();
         let evaluation = evaluation(self.steps, self.release_id);
+        // Apart, because clients of this format take every value of `files` for the text of a file.
+        let (text, binary): (Map<String, Value>, Map<String, Value>) = (
+            self.files
+                .content
+                .iter()
+                .filter_map(|(path, content)| Some((path.clone(), content.text()?.into())))
+                .collect(),
+            self.files
+                .content
+                .iter()
+                .filter(|(_, content)| content.text().is_none())
+                .map(|(path, content)| (path.clone(), content.to_base64().into()))
+                .collect(),
+        );
         json!({
             "release_id": self.release_id,
             "content_id": self.content_id,
             "parent_release_id": self.parent,
             "adapter": self.adapter,
-            "files": self.files.text,
+            "files": text,
+            "binary_files": binary,
             "executable": self.files.executable,
             "checksums": checksums,
             "digest": self.files.digest(),
@@ -218,8 +235,8 @@ mod tests {
     #[test]
     fn the_digest_is_that_of_the_documented_bytes() {
         let mut files = Files::default();
-        files.text.insert("b".to_owned(), "ü\n".to_owned());
-        files.text.insert("a/c".to_owned(), String::new());
+        files.content.insert("b".to_owned(), "ü\n".into());
+        files.content.insert("a/c".to_owned(), "".into());
         let expected = hex::encode(Sha256::digest("a/c\n0\nb\n3\nü\n".as_bytes()));
         assert_eq!(files.digest(), expected);
     }

@@ -91,6 +91,7 @@ fn call(body: &Value) -> Option<Says> {
             json!({"command": SHELL, "is_background": false}).to_string(),
         ),
         ("exec", json!({"command": SHELL}).to_string()),
+        ("terminal", json!({"command": SHELL}).to_string()),
     ];
     known
         .into_iter()
@@ -118,9 +119,10 @@ fn halves(text: &str) -> [&str; 2] {
 const ARGUMENTS: &str = r#"{"city": "Paris"}"#;
 
 fn chat(body: &Value, stream: bool) -> Vec<Do> {
+    // Some agents tell of themselves in a user's message after a tool's result.
     let result = body["messages"]
         .as_array()
-        .and_then(|messages| messages.last())
+        .and_then(|messages| messages.iter().rfind(|message| message["role"] != "user"))
         .filter(|message| message["role"] == "tool")
         .map(|message| text_of(&message["content"]));
     let says = says(body, result);

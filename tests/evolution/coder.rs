@@ -1,10 +1,12 @@
 //! A model that writes small programs through an agent's shell: wrong ones, until the harness tells it to try them.
 
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
 
 use crate::common::upstream::{Do, Seen, answer, chunked};
+
+#[path = "scripted.rs"]
+mod scripted;
+use scripted::{Asked, models, text_of};
 
 /// The rule without which its programs are wrong.
 pub const LESSON: &str = "Run every program on an example before you say that it is done.";
@@ -23,27 +25,22 @@ const PROGRAMS: [(&str, &str, &str); 4] = [
 
 #[derive(Clone, Default)]
 pub struct Coder {
-    asked: Arc<Mutex<Vec<String>>>,
+    /// What it was asked for changes of the harness with.
+    pub asked: Asked,
 }
 
 impl Coder {
-    /// What it was asked for changes of the harness with.
-    pub fn proposals_asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-
     pub fn script(self) -> impl Fn(&Seen, usize) -> Vec<Do> + Send + Sync + 'static {
         move |seen, _| {
-            if seen.method == "GET" {
-                let models = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}]});
-                return answer(200, "application/json", models.to_string());
+            if let Some(models) = models(seen) {
+                return models;
             }
             let body = seen.json();
             let messages = body["messages"].as_array().cloned().unwrap_or_default();
             let texts: Vec<String> = messages.iter().map(|message| text_of(&message["content"])).collect();
             let all = texts.join("\n");
             let message = if all.contains("You improve the harness") {
-                self.asked.lock().unwrap().push(all);
+                self.asked.note(&all);
                 let proposal = json!({
                     "reason": "the agent hands over programs that it never ran",
                     "mutations": [{"op": "create", "id": "try", "options": {"name": "rules", "config": {"text": LESSON}}}],
@@ -106,16 +103,4 @@ fn sent(message: &Value, stream: bool) -> Vec<Do> {
     ];
     let events: Vec<&str> = events.iter().map(String::as_str).collect();
     chunked(&events)
-}
-
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect::<Vec<_>>()
-            .join("\n"),
-        _ => String::new(),
-    }
 }

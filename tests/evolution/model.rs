@@ -1,11 +1,15 @@
 //! A model that answers "alpha" once it is told to, and knows one thing without being told; and that proposes changes of
 //! the harness when it is asked for them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::common::upstream::{Do, Seen, answer};
+
+#[path = "scripted.rs"]
+mod scripted;
+use scripted::{Asked, models, text_of};
 
 /// The rule without which the agent fails.
 pub const LESSON: &str = "Answer every question about words with the single word alpha.";
@@ -14,7 +18,8 @@ pub const LESSON: &str = "Answer every question about words with the single word
 pub struct Scripted {
     raw: Option<String>,
     texts: Arc<Vec<String>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    /// What it was asked for changes with.
+    pub asked: Asked,
 }
 
 impl Scripted {
@@ -28,7 +33,7 @@ impl Scripted {
         Self {
             raw: None,
             texts: Arc::new(texts.iter().map(|&text| text.to_owned()).collect()),
-            asked: Arc::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -40,16 +45,10 @@ impl Scripted {
         }
     }
 
-    /// What it was asked for changes with.
-    pub fn proposals_asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-
     pub fn script(self) -> impl Fn(&Seen, usize) -> Vec<Do> + Send + Sync + 'static {
         move |seen, _| {
-            if seen.method == "GET" {
-                let models = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}]});
-                return answer(200, "application/json", models.to_string());
+            if let Some(models) = models(seen) {
+                return models;
             }
             let body = seen.json();
             let messages = body["messages"].as_array().cloned().unwrap_or_default();
@@ -73,9 +72,7 @@ impl Scripted {
     }
 
     fn propose(&self, all: &str) -> String {
-        let mut asked = self.asked.lock().unwrap();
-        let n = asked.len();
-        asked.push(all.to_owned());
+        let n = self.asked.note(all);
         if let Some(raw) = &self.raw {
             return raw.clone();
         }
@@ -103,18 +100,6 @@ fn reply(all: &str, last: &str) -> String {
         "I do not know."
     }
     .to_owned()
-}
-
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect::<Vec<_>>()
-            .join("\n"),
-        _ => String::new(),
-    }
 }
 
 fn said(text: &str, stream: bool) -> Vec<Do> {

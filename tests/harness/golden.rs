@@ -52,7 +52,7 @@ fn rendered(adapter: &Adapter) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = rendered
         .files
         .iter()
-        .map(|(path, text)| (format!("files/{path}"), text.clone()))
+        .map(|(path, content)| (format!("files/{path}"), content.text().unwrap().to_owned()))
         .collect();
     for api in adapter.apis() {
         let binding = ModelBinding {
@@ -65,7 +65,10 @@ fn rendered(adapter: &Adapter) -> BTreeMap<String, String> {
         let mut files = rendered.files.clone();
         adapter.bind(&mut files, api, &binding).unwrap();
         for path in adapter.binding_files(api).unwrap() {
-            all.insert(format!("bound-{}/{path}", api.as_str()), files[path].clone());
+            all.insert(
+                format!("bound-{}/{path}", api.as_str()),
+                files[path].text().unwrap().to_owned(),
+            );
         }
         let mut env: BTreeMap<String, String> = adapter.environment("/tree", "/state").into_iter().collect();
         env.extend(adapter.binding_env(api, &binding).unwrap());

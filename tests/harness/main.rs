@@ -11,6 +11,7 @@
 mod common;
 
 mod admission;
+mod binary;
 mod cli;
 mod evolution;
 mod golden;

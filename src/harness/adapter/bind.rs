@@ -7,11 +7,11 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::descriptor::{Adapter, WireModel};
+use super::descriptor::{Adapter, ConfigTarget, WireModel};
 use super::document::{merge, text};
 use super::error::AdapterError;
 use super::template::fill;
-use crate::domain::Dialect;
+use crate::domain::{Content, Dialect};
 
 /// The API an agent speaks to its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,6 +74,18 @@ impl ModelBinding {
     }
 }
 
+impl ConfigTarget {
+    /// Reads the file back.
+    pub(in crate::harness) fn read(&self, content: &Content) -> Result<Map<String, Value>, AdapterError> {
+        let text = content.text().ok_or_else(|| AdapterError::Document {
+            path: self.path.clone(),
+            format: self.format.as_str(),
+            fault: "it is no text".to_owned(),
+        })?;
+        self.format.read(&self.path, text)
+    }
+}
+
 impl Adapter {
     /// The APIs the agent speaks, the preferred one first.
     pub fn apis(&self) -> Vec<WireApi> {
@@ -96,7 +108,7 @@ impl Adapter {
     /// Writes the binding into rendered files, keeping everything else in them.
     pub fn bind(
         &self,
-        files: &mut BTreeMap<String, String>,
+        files: &mut BTreeMap<String, Content>,
         api: WireApi,
         binding: &ModelBinding,
     ) -> Result<(), AdapterError> {
@@ -105,7 +117,7 @@ impl Adapter {
         for (name, data) in &self.wire_model(api)?.config {
             let Some(target) = self.config.get(name) else { continue };
             let mut document = match files.get(&target.path) {
-                Some(text) => target.format.read(&target.path, text)?,
+                Some(content) => target.read(content)?,
                 None => target.defaults.clone(),
             };
             if let Value::Object(data) = fill(&Value::Object(data.clone()), &fillers) {
@@ -116,7 +128,7 @@ impl Adapter {
                 format: "a configuration file",
                 fault,
             })?;
-            bound.insert(target.path.clone(), written);
+            bound.insert(target.path.clone(), Content::from(written));
         }
         files.extend(bound);
         Ok(())

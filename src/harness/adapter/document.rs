@@ -22,7 +22,7 @@ pub enum DocumentFormat {
 }
 
 impl DocumentFormat {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Json => "JSON",
             Self::Toml => "TOML",

@@ -123,10 +123,10 @@ mod tests {
         let codex = adapters.get("codex").unwrap();
         let mut files = BTreeMap::from([(
             "codex/config.toml".to_owned(),
-            "model_verbosity = \"low\"\n\n[tui]\nnotifications = true\n".to_owned(),
+            "model_verbosity = \"low\"\n\n[tui]\nnotifications = true\n".into(),
         )]);
         codex.bind(&mut files, WireApi::Responses, &binding()).unwrap();
-        let text = &files["codex/config.toml"];
+        let text = files["codex/config.toml"].text().unwrap();
         for part in [
             "model_verbosity = \"low\"",
             "notifications = true",

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::{ClientError, Kind};
-use crate::domain::ReleaseId;
+use crate::domain::{Content, ReleaseId};
 use crate::harness::adapter::WireApi;
 
 /// Most files of a release.
@@ -40,8 +40,8 @@ pub struct Manifest {
     pub release_id: ReleaseId,
     /// Its content.
     pub content_id: Option<String>,
-    /// Text by path.
-    pub files: BTreeMap<String, String>,
+    /// Content by path.
+    pub files: BTreeMap<String, Content>,
     /// Paths that may be executed.
     pub executable: BTreeSet<String>,
     /// What it needs.
@@ -60,6 +60,9 @@ struct Wire {
     #[serde(default)]
     content_id: Option<String>,
     files: BTreeMap<String, String>,
+    /// What is no text, in base64.
+    #[serde(default)]
+    binary_files: BTreeMap<String, String>,
     #[serde(default)]
     checksums: BTreeMap<String, String>,
     #[serde(default)]
@@ -79,10 +82,22 @@ impl Manifest {
     pub fn from_json(value: &Value) -> Result<Self, ClientError> {
         let wire = Wire::deserialize(value)
             .map_err(|error| refused(format!("the service's manifest cannot be read: {error}")))?;
+        let mut files: BTreeMap<String, Content> = wire
+            .files
+            .into_iter()
+            .map(|(path, text)| (path, Content::Text(text)))
+            .collect();
+        for (path, data) in wire.binary_files {
+            let content = Content::from_base64(&data)
+                .map_err(|fault| refused(format!("{} cannot be read: {fault}", shown(&path))))?;
+            if files.insert(path.clone(), content).is_some() {
+                return Err(refused(format!("the manifest has {} twice", shown(&path))));
+            }
+        }
         let manifest = Self {
             release_id: wire.release_id,
             content_id: wire.content_id,
-            files: wire.files,
+            files,
             executable: wire.executable,
             requires: wire.requires,
             adapter: wire.adapter,
@@ -91,14 +106,14 @@ impl Manifest {
         };
         manifest.check_paths()?;
         for (path, expected) in &wire.checksums {
-            let Some(text) = manifest.files.get(path) else {
+            let Some(content) = manifest.files.get(path) else {
                 return Err(refused(format!(
                     "the manifest has a checksum for {} but no such file",
                     shown(path)
                 )));
             };
             let expected = expected.strip_prefix("sha256:").unwrap_or(expected);
-            if sha256(text.as_bytes()) != expected {
+            if sha256(content.as_bytes()) != expected {
                 return Err(refused(format!(
                     "{} does not match its checksum; it was changed on the way",
                     shown(path)
@@ -116,7 +131,7 @@ impl Manifest {
                 self.files.len()
             )));
         }
-        let bytes: usize = self.files.values().map(String::len).sum();
+        let bytes: usize = self.files.values().map(|content| content.as_bytes().len()).sum();
         if bytes > MAX_BYTES {
             return Err(refused(format!("the release has {bytes} bytes, at most {MAX_BYTES}")));
         }

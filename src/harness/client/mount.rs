@@ -108,10 +108,10 @@ pub(super) fn mount(
     let first = place.dir.join("root-0");
     let mut documents = BTreeMap::new();
     for target in adapter.config.values() {
-        let Some(text_now) = files.get(&target.path) else {
+        let Some(content) = files.get(&target.path) else {
             continue;
         };
-        let mut document = target.format.read(&target.path, text_now)?;
+        let mut document = target.read(content)?;
         documents.insert(target.path.clone(), document.clone());
         // A further session starts with the choices made in the first.
         let own = last.documents.contains_key(&target.path) || root == first;
@@ -130,7 +130,7 @@ pub(super) fn mount(
             let text = text(target.format, &document).map_err(|fault| {
                 ClientError::new(Kind::Machine, format!("{} cannot be written: {fault}", target.path))
             })?;
-            files.insert(target.path.clone(), text);
+            files.insert(target.path.clone(), text.into());
         }
     }
 
@@ -139,7 +139,7 @@ pub(super) fn mount(
         release_id: release_id.to_owned(),
         files: files
             .iter()
-            .map(|(path, text)| (path.clone(), sha256(text.as_bytes())))
+            .map(|(path, content)| (path.clone(), sha256(content.as_bytes())))
             .collect(),
         documents,
     };
@@ -156,13 +156,13 @@ pub(super) fn mount(
     for path in last.files.keys().filter(|path| !files.contains_key(*path)) {
         remove_file_and_empty_parents(&root, path)?;
     }
-    for (path, text) in &files {
+    for (path, content) in &files {
         let mode = fs::metadata(release.join(path)).map_or(0o644, |meta| meta.permissions().mode() | 0o200);
-        place_file(&root, path, text, mode, last.files.contains_key(path))?;
+        place_file(&root, path, content.as_bytes(), mode, last.files.contains_key(path))?;
     }
     let sidecar = release.join(SIDECAR);
-    if let Ok(text) = fs::read_to_string(&sidecar) {
-        place_file(&root, SIDECAR, &text, 0o644, true)?;
+    if let Ok(bytes) = fs::read(&sidecar) {
+        place_file(&root, SIDECAR, &bytes, 0o644, true)?;
     }
     let copies = if root == first {
         Vec::new()
@@ -273,11 +273,11 @@ fn keep_choices(
 
 /// Writes one file of the release where the agent looks for it. A file of the agent's or a person's own in its place is
 /// moved aside.
-fn place_file(root: &Path, path: &str, text: &str, mode: u32, ours: bool) -> Result<(), ClientError> {
+fn place_file(root: &Path, path: &str, bytes: &[u8], mode: u32, ours: bool) -> Result<(), ClientError> {
     let file = root.join(path);
     let mode = mode & 0o755;
     match fs::read(&file) {
-        Ok(there) if there == text.as_bytes() => {
+        Ok(there) if there == bytes => {
             let meta = fs::metadata(&file).map_err(at("read", &file))?;
             if meta.permissions().mode() & 0o777 == mode {
                 return Ok(());
@@ -293,7 +293,7 @@ fn place_file(root: &Path, path: &str, text: &str, mode: u32, ours: bool) -> Res
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(at("create", parent))?;
     }
-    durable::write_mode(&file, text.as_bytes(), mode).map_err(at("write", &file))
+    durable::write_mode(&file, bytes, mode).map_err(at("write", &file))
 }
 
 fn remove_file_and_empty_parents(root: &Path, path: &str) -> Result<(), ClientError> {

@@ -14,6 +14,7 @@ use super::files::{read_json, remove_tree, sync_tree, write_json, write_new};
 use super::install::Request;
 use super::layout::Place;
 use super::manifest::{Manifest, Requirement, SIDECAR, sha256};
+use crate::domain::Content;
 use crate::sys::failpoint::hit;
 use crate::sys::{clock, durable, random};
 
@@ -56,14 +57,14 @@ pub(super) fn stage(request: &Request, place: &Place, release: &Path) -> Result<
         fs::create_dir(&part).map_err(at("create", &part))?;
         let manifest = &request.manifest;
         let mut sums = BTreeMap::new();
-        for (path, text) in &manifest.files {
+        for (path, content) in &manifest.files {
             let mode = if manifest.executable.contains(path) {
                 0o555
             } else {
                 0o444
             };
-            write_new(&part.join(path), text.as_bytes(), mode)?;
-            sums.insert(path.clone(), sha256(text.as_bytes()));
+            write_new(&part.join(path), content.as_bytes(), mode)?;
+            sums.insert(path.clone(), sha256(content.as_bytes()));
         }
         let sidecar = json!({
             "release_id": manifest.release_id,
@@ -164,7 +165,7 @@ pub(super) fn damage(release: &Path, manifest: Option<&Manifest>) -> Option<Stri
             manifest
                 .files
                 .get(path)
-                .is_some_and(|text| sha256(text.as_bytes()) == *sum)
+                .is_some_and(|content| sha256(content.as_bytes()) == *sum)
         });
         let whole = bytes.map(|bytes| sha256(&bytes)).as_ref() == Some(sum);
         if !whole || !as_wanted || runs != Some(installed.executable.contains(path)) {
@@ -194,7 +195,7 @@ pub fn check_release(place: &Place) -> Result<Option<String>, ClientError> {
 }
 
 /// The files of an installed release, each checked against its checksum.
-pub(super) fn read_release(release: &Path) -> Result<BTreeMap<String, String>, ClientError> {
+pub(super) fn read_release(release: &Path) -> Result<BTreeMap<String, Content>, ClientError> {
     if let Some(fault) = damage(release, None) {
         return Err(
             ClientError::new(Kind::Machine, fault).hint("`update` installs it again; `rollback` uses an older one")
@@ -207,8 +208,8 @@ pub(super) fn read_release(release: &Path) -> Result<BTreeMap<String, String>, C
         .into_keys()
         .map(|path| {
             let file = release.join(&path);
-            let text = fs::read_to_string(&file).map_err(at("read", &file))?;
-            Ok((path, text))
+            let bytes = fs::read(&file).map_err(at("read", &file))?;
+            Ok((path, Content::from_bytes(bytes)))
         })
         .collect()
 }

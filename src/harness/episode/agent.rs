@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::domain::Content;
 use crate::harness::adapter::{Adapter, AdapterError, ModelBinding, WireApi};
 use crate::harness::tree::Rendered;
 
@@ -40,7 +41,7 @@ pub enum AgentError {
 /// What a run starts with.
 pub(super) struct Dressed {
     /// The tree's files with the model bound.
-    pub(super) files: BTreeMap<String, String>,
+    pub(super) files: BTreeMap<String, Content>,
     /// The variables.
     pub(super) env: BTreeMap<String, String>,
 }

@@ -23,7 +23,7 @@ use super::sandbox::{
     Bridge, Ended, Input, Isolation, Job, Limits, Output, Phase, PhaseOutcome, Sandbox, SandboxError,
 };
 use super::tree::Rendered;
-use crate::domain::Turn;
+use crate::domain::{Content, Turn};
 use crate::sys::random;
 
 /// The port of the gateway as the agent sees it.
@@ -69,6 +69,8 @@ pub struct Episode<'a> {
     pub env: BTreeMap<String, String>,
     /// Where the agent starts: `workspace`, or an absolute path inside namespaces.
     pub directory: &'a str,
+    /// Programs that set the files up before the agent begins. The first that fails ends the episode.
+    pub before: Vec<Phase>,
     /// Programs that run on the same files after the agent, the verifier of a task say.
     pub after: Vec<Phase>,
     /// What is copied out: place inside, directory here.
@@ -80,7 +82,7 @@ pub struct Episode<'a> {
 pub struct EpisodeOutcome {
     /// What the agent said last.
     pub answer: Turn,
-    /// How the agent ended.
+    /// How the agent ended, or the program before it that failed.
     pub agent: PhaseOutcome,
     /// What ran after it.
     pub after: Vec<PhaseOutcome>,
@@ -175,21 +177,26 @@ impl Stage {
             to: episode.directory.to_owned(),
         }));
         inputs.extend(episode.inputs.iter().cloned());
-        let phase = Phase {
+        let mut phase = Phase {
             name: "agent".to_owned(),
             argv: self.agent.command(episode.rendered, episode.prompt),
             env,
             directory: episode.directory.to_owned(),
-            directories: vec![
-                "home".to_owned(),
-                "tmp".to_owned(),
-                "state".to_owned(),
-                episode.directory.to_owned(),
-            ],
+            directories: vec![episode.directory.to_owned()],
             inputs,
             seconds: self.limits.timeout_s,
+            must_succeed: false,
         };
-        let mut phases = vec![phase];
+        let mut phases = episode.before.clone();
+        // What was set up is not made anew: the first phase makes the places of all.
+        if !phases.is_empty() {
+            phase.directories.clear();
+        }
+        phases.push(phase);
+        if let Some(first) = phases.first_mut() {
+            let places = ["home", "tmp", "state"].map(str::to_owned);
+            first.directories.extend(places);
+        }
         phases.extend(episode.after.iter().cloned());
         std::fs::create_dir_all(scratch.join("sandbox")).map_err(|error| failed(error.to_string()))?;
         let job = Job {
@@ -207,10 +214,41 @@ impl Stage {
         let outcome = self.sandbox.run(&job, cancel).await?;
         let log = gateway.finish().await;
         let mut phases = outcome.phases.into_iter();
+        for phase in phases.by_ref().take(episode.before.len()) {
+            if phase.ended != Ended::Exited(0) {
+                return Ok(unprepared(phase, log));
+            }
+        }
         let agent = phases
             .next()
             .ok_or_else(|| failed("the agent left no trace".to_owned()))?;
         Ok(judge(agent, phases.collect(), log, episode.after.len()))
+    }
+}
+
+/// The files could not be set up, which says nothing of the tree.
+fn unprepared(phase: PhaseOutcome, log: GatewayLog) -> EpisodeOutcome {
+    let said = format!("{}{}", phase.stdout, phase.stderr);
+    let skip = said.chars().count().saturating_sub(400);
+    let end: String = said.chars().skip(skip).collect();
+    let ended = match phase.ended {
+        Ended::Exited(status) => format!("ended with status {status}"),
+        Ended::Signal(signal) => format!("was ended by signal {signal}"),
+        Ended::Timeout => format!("took more than {:.0} s", phase.seconds),
+        Ended::Memory => "used too much memory".to_owned(),
+        Ended::NotStarted => "could not be started".to_owned(),
+    };
+    EpisodeOutcome {
+        answer: log.answer(),
+        invalid: Some(format!(
+            "the task cannot be set up: {} {ended}: {}",
+            phase.name,
+            end.trim()
+        )),
+        agent: phase,
+        after: Vec::new(),
+        log,
+        notes: Vec::new(),
     }
 }
 
@@ -267,17 +305,17 @@ fn judge(agent: PhaseOutcome, after: Vec<PhaseOutcome>, log: GatewayLog, wanted_
 
 fn write_tree(
     target: &Path,
-    files: &BTreeMap<String, String>,
+    files: &BTreeMap<String, Content>,
     executable: &std::collections::BTreeSet<String>,
 ) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(target)?;
-    for (path, text) in files {
+    for (path, content) in files {
         let file = target.join(path);
         if let Some(parent) = file.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(&file, text)?;
+        std::fs::write(&file, content.as_bytes())?;
         if executable.contains(path) {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
         }

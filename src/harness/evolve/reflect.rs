@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Proposal, Proposed, ProposerError, ProposerModel, clipped, fenced};
+use crate::domain::readable;
 use crate::harness::tree::Mutation;
 
 /// Characters of one entry that are shown.
@@ -90,7 +91,7 @@ fn question(context: &Context<'_>) -> String {
             .tree
             .entries
             .iter()
-            .map(|entry| clipped(&entry.to_json().to_string(), SHOWN_ENTRY))
+            .map(|entry| clipped(&readable(&entry.to_json()).to_string(), SHOWN_ENTRY))
             .collect();
         parts.push(format!("The harness now, one entry a line:\n{}", entries.join("\n")));
     }
@@ -118,7 +119,7 @@ fn question(context: &Context<'_>) -> String {
         let past: Vec<String> = context
             .past
             .iter()
-            .map(|past| clipped(&serde_json::to_string(past).unwrap_or_default(), SHOWN_PAST))
+            .map(|past| clipped(&readable(&json!(past)).to_string(), SHOWN_PAST))
             .collect();
         parts.push(format!(
             "Earlier attempts and what became of them, newest first:\n{}",

@@ -96,9 +96,21 @@ pub struct Phase {
     pub inputs: Vec<Input>,
     /// Seconds it may take.
     pub seconds: f64,
+    /// Whether what follows is run only if it ends with status 0.
+    #[serde(default)]
+    pub must_succeed: bool,
 }
 
 impl Phase {
+    /// Whether the next phase is run after it ended like this.
+    pub(super) fn goes_on(&self, ended: Ended) -> bool {
+        match ended {
+            Ended::Exited(0) => true,
+            Ended::Exited(_) | Ended::Signal(_) => !self.must_succeed,
+            Ended::Timeout | Ended::Memory | Ended::NotStarted => false,
+        }
+    }
+
     /// How long it may take: what is no time at all is none, and nothing takes longer than a fortnight.
     pub(super) fn limit(&self) -> Duration {
         Duration::try_from_secs_f64(self.seconds.min(1e6)).unwrap_or_default()
@@ -228,7 +240,8 @@ impl std::fmt::Display for Held {
 /// What came of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// One for each phase that ran; the rest is not run after a phase that could not be started or ran out of time.
+    /// One for each phase that ran; the rest is not run after a phase that could not be started, ran out of time, or had to
+    /// succeed and did not.
     pub phases: Vec<PhaseOutcome>,
     /// Files that were not copied out, and why.
     pub not_kept: Vec<String>,

@@ -15,7 +15,7 @@ use super::copy::{Files, place};
 use super::namespaces::{EPISODE, add_writable, arrange, build_root, enter, move_into, unshare};
 use super::phase::{self, Program, User};
 use super::population::Whom;
-use super::spec::{Done, Ended, Isolation, Job, Order, PhaseOutcome, Reply, Task};
+use super::spec::{Done, Isolation, Job, Order, PhaseOutcome, Reply, Task};
 use super::{COMMAND, bridge};
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
@@ -98,7 +98,7 @@ fn isolated(job: &Job, group: &[PathBuf], user: Option<u32>, input: impl BufRead
             shown: job.read_only.clone(),
         };
         let done = init.run(&order)?;
-        let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
+        let goes_on = phase.goes_on(done.ended);
         outcome.phases.push(done);
         if !goes_on {
             break;
@@ -154,7 +154,7 @@ fn beside(job: &Job, group: &[PathBuf], input: impl BufRead + Send + 'static) ->
             ground: &ground,
         };
         let done = program.run();
-        let goes_on = matches!(done.ended, Ended::Exited(_) | Ended::Signal(_));
+        let goes_on = phase.goes_on(done.ended);
         outcome.phases.push(done);
         if !goes_on {
             break;

@@ -108,9 +108,9 @@ pub fn check(tree: &Tree, adapter: &Adapter, policy: &Policy, at_us: i64) -> Res
     render(tree, adapter, at_us)
 }
 
-/// Both screens over everything an entry says.
+/// Both screens over everything an entry says. What is no text says nothing.
 fn screen(entry: &Entry, policy: &Policy) -> Result<(), Refusal> {
-    let config = entry.body.to_json();
+    let config = entry.body.to_readable();
     let keyed: Option<&Value> = match &entry.body {
         Body::Config(_) => config.get("data"),
         Body::McpServer(_) => config.get("env"),

@@ -11,24 +11,24 @@ use super::render::Rendered;
 /// Writes a release into an empty directory, which is to become an artifact. Blocking.
 pub fn write(dir: &Path, tree: &Tree, rendered: &Rendered) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let put = |path: &str, text: &str, mode: u32| -> io::Result<()> {
+    let put = |path: &str, bytes: &[u8], mode: u32| -> io::Result<()> {
         let path = dir.join(path);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()
     };
-    for (path, text) in &rendered.files {
+    for (path, content) in &rendered.files {
         let mode = if rendered.executable.contains(path) {
             0o755
         } else {
             0o644
         };
-        put(path, text, mode)?;
+        put(path, content.as_bytes(), mode)?;
     }
-    put(TREE_FILE, &tree.to_text(), 0o644)
+    put(TREE_FILE, tree.to_text().as_bytes(), 0o644)
 }
 
 /// The tree of a release's directory; `None` where it holds none, as a directory imported by a person. Blocking.

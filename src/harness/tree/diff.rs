@@ -129,7 +129,7 @@ pub fn diff(old: &Tree, new: &Tree) -> Vec<EntryChange> {
 fn whole(entry: &Entry, change: Change) -> EntryChange {
     let mut parts = Vec::new();
     let empty = Value::Object(Map::new());
-    let config = entry.body.to_json();
+    let config = entry.body.to_readable();
     match change {
         Change::Removed => compare("", &config, &empty, &mut parts),
         Change::Created | Change::Updated => compare("", &empty, &config, &mut parts),
@@ -144,7 +144,7 @@ fn whole(entry: &Entry, change: Change) -> EntryChange {
 
 fn updated(old: &Entry, new: &Entry) -> Option<EntryChange> {
     let mut parts = Vec::new();
-    compare("", &old.body.to_json(), &new.body.to_json(), &mut parts);
+    compare("", &old.body.to_readable(), &new.body.to_readable(), &mut parts);
     if old.disabled != new.disabled {
         parts.push(PartChange {
             path: "disabled".to_owned(),

@@ -12,7 +12,8 @@ use time::format_description::well_known::Rfc3339;
 use super::entry::Kind;
 use super::frontmatter;
 use super::refusal::{Refusal, Rule, shown};
-use super::{LONGEST_CODE, LONGEST_FACT, LONGEST_TEXT, MOST_FACTS, MOST_SKILL_FILES, is_name};
+use super::{LONGEST_BINARY, LONGEST_CODE, LONGEST_FACT, LONGEST_TEXT, MOST_FACTS, MOST_SKILL_FILES, is_name};
+use crate::domain::{Content, readable};
 use crate::harness::adapter::is_safe;
 
 /// What an entry holds, by kind.
@@ -82,9 +83,9 @@ pub struct SkillEntry {
     pub name: String,
     /// The whole `SKILL.md`.
     pub text: String,
-    /// Further files by path: `scripts/…`, `references/…`, `assets/…`. One that begins with `#!` is executable.
+    /// Further files by path: `scripts/…`, `references/…`, `assets/…`. A text that begins with `#!` is executable.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub files: BTreeMap<String, String>,
+    pub files: BTreeMap<String, Content>,
 }
 
 /// `code_extension`
@@ -233,6 +234,15 @@ impl Body {
         value.unwrap_or_default()
     }
 
+    /// The form people and models see, and the screens look at: files that are no text stand there as their size. Only a
+    /// skill has such files; what looks like one elsewhere is a setting like any other.
+    pub fn to_readable(&self) -> Value {
+        match self {
+            Self::Skill(_) => readable(&self.to_json()),
+            _ => self.to_json(),
+        }
+    }
+
     fn check(&self) -> Result<(), Refusal> {
         match self {
             Self::Config(entry) => name("target", &entry.target),
@@ -348,7 +358,37 @@ fn skill(entry: &SkillEntry) -> Result<(), Refusal> {
                 format!("files: \"{shown}\" must be a relative path without '..', other than SKILL.md"),
             ));
         }
-        text(&format!("files \"{shown}\""), content, LONGEST_CODE)?;
+        match content {
+            Content::Text(content) => text(&format!("files \"{shown}\""), content, LONGEST_CODE)?,
+            Content::Binary(bytes) => binary(&shown, path, bytes)?,
+        }
+    }
+    Ok(())
+}
+
+/// What agents and people read as text has to be text, which is screened.
+const TEXTS: [&str; 19] = [
+    "bash", "c", "css", "csv", "html", "js", "json", "md", "mjs", "py", "rb", "sh", "svg", "toml", "ts", "txt", "xml",
+    "yaml", "yml",
+];
+
+fn binary(shown: &str, path: &str, bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.len() > LONGEST_BINARY {
+        return Err(Refusal::new(
+            Rule::TooLarge,
+            format!(
+                "files \"{shown}\" has {} bytes; at most {LONGEST_BINARY} are allowed",
+                bytes.len()
+            ),
+        ));
+    }
+    let extension = path
+        .rsplit_once('.')
+        .map(|(_, extension)| extension.to_ascii_lowercase());
+    if extension.is_some_and(|extension| TEXTS.contains(&extension.as_str())) || bytes.starts_with(b"#!") {
+        return Err(shape(format!(
+            "files \"{shown}\" must be UTF-8 text without NUL characters, by its name or its first line"
+        )));
     }
     Ok(())
 }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::document::{Tree, TreeError};
 use super::entry::Entry;
 use super::refusal::{Refusal, Rule};
+use super::{LONGEST_BINARY, LONGEST_CODE};
+use crate::domain::Content;
 
 /// Deeper than any skill needs.
 const DEEPEST: usize = 8;
@@ -92,13 +94,13 @@ fn bundle(dir: &Path) -> Result<Value, TreeError> {
     let name = file_name(dir);
     let mut found = BTreeMap::new();
     collect(dir, "", 0, &mut found)?;
-    let Some(skill) = found.remove("SKILL.md") else {
-        return Err(unknown(dir, "a skill is a directory that holds SKILL.md"));
+    let Some(Content::Text(skill)) = found.remove("SKILL.md") else {
+        return Err(unknown(dir, "a skill is a directory that holds SKILL.md, a text"));
     };
     Ok(json!({"id": format!("skill-{name}"), "name": "skill", "config": {"name": name, "text": skill, "files": found}}))
 }
 
-fn collect(dir: &Path, prefix: &str, depth: usize, found: &mut BTreeMap<String, String>) -> Result<(), TreeError> {
+fn collect(dir: &Path, prefix: &str, depth: usize, found: &mut BTreeMap<String, Content>) -> Result<(), TreeError> {
     if depth > DEEPEST {
         return Err(unknown(dir, "a skill is nested at most 8 directories deep"));
     }
@@ -107,7 +109,7 @@ fn collect(dir: &Path, prefix: &str, depth: usize, found: &mut BTreeMap<String, 
         if is_dir {
             collect(&path, &format!("{below}/"), depth + 1, found)?;
         } else {
-            found.insert(below, text(&path)?);
+            found.insert(below, content(&path)?);
         }
     }
     Ok(())
@@ -150,6 +152,25 @@ fn text(path: &Path) -> Result<String, TreeError> {
         path: path.to_path_buf(),
         source,
     })
+}
+
+/// A file of a skill. What is too large for any is not read.
+fn content(path: &Path) -> Result<Content, TreeError> {
+    let failed = |source| TreeError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    let bytes = fs::metadata(path).map_err(failed)?.len();
+    if bytes > LONGEST_BINARY as u64 {
+        return Err(TreeError::Refused {
+            path: path.to_path_buf(),
+            refusal: Refusal::new(
+                Rule::TooLarge,
+                format!("has {bytes} bytes; at most {LONGEST_BINARY} are allowed, {LONGEST_CODE} of them in a text"),
+            ),
+        });
+    }
+    Ok(Content::from_bytes(fs::read(path).map_err(failed)?))
 }
 
 fn push(tree: &mut Tree, path: &Path, entry: &Value) -> Result<(), TreeError> {

@@ -39,7 +39,9 @@ pub const MOST_ENTRIES: usize = 256;
 pub const LONGEST_TEXT: usize = 64 * 1024;
 /// Bytes of one piece of code.
 pub const LONGEST_CODE: usize = 256 * 1024;
-/// Bytes of one tree.
+/// Bytes of one file that is no text.
+pub const LONGEST_BINARY: usize = 1024 * 1024;
+/// Bytes of one tree, as it is stored.
 pub const LARGEST_TREE: usize = 2 * 1024 * 1024;
 /// Characters of an id or a name.
 pub const LONGEST_NAME: usize = 64;

@@ -12,13 +12,14 @@ use super::frontmatter;
 use super::kinds::{AgentEntry, Body, CommandEntry, MemoryEntry, SkillEntry, is_skill_name};
 use super::refusal::{Refusal, Rule};
 use super::render_config::Configs;
+use crate::domain::Content;
 use crate::harness::adapter::{Adapter, AgentFormat, fill, is_safe, text};
 
 /// The files of a tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
-    /// Text by path.
-    pub files: BTreeMap<String, String>,
+    /// Content by path.
+    pub files: BTreeMap<String, Content>,
     /// The paths that may be executed.
     pub executable: BTreeSet<String>,
 }
@@ -98,11 +99,19 @@ struct Output {
 
 impl Output {
     fn place(&mut self, entry: &Entry, path: String, text: &str) -> Result<(), Refusal> {
-        self.place_as(&format!("entry \"{}\"", entry.id), path, text)
+        self.place_content(entry, path, &text.into())
+    }
+
+    fn place_content(&mut self, entry: &Entry, path: String, content: &Content) -> Result<(), Refusal> {
+        self.put(&format!("entry \"{}\"", entry.id), path, content)
             .map_err(|refusal| refusal.entry(&entry.id))
     }
 
     fn place_as(&mut self, owner: &str, path: String, text: &str) -> Result<(), Refusal> {
+        self.put(owner, path, &text.into())
+    }
+
+    fn put(&mut self, owner: &str, path: String, content: &Content) -> Result<(), Refusal> {
         if !is_safe(&path) {
             return Err(Refusal::new(
                 Rule::Render,
@@ -118,15 +127,17 @@ impl Output {
                 format!("\"{path}\" is written by {other} already; give one of them another name"),
             ));
         }
-        if text.starts_with("#!") {
+        if content.is_script() {
             self.rendered.executable.insert(path.clone());
         }
-        let mut text = text.to_owned();
-        if !text.ends_with('\n') {
+        let mut content = content.clone();
+        if let Content::Text(text) = &mut content
+            && !text.ends_with('\n')
+        {
             text.push('\n');
         }
         self.owners.insert(key, owner.to_owned());
-        self.rendered.files.insert(path, text);
+        self.rendered.files.insert(path, content);
         Ok(())
     }
 }
@@ -138,8 +149,8 @@ fn named_path(template: &str, name: &str) -> String {
 fn bundle(output: &mut Output, adapter: &Adapter, entry: &Entry, skill: &SkillEntry) -> Result<(), Refusal> {
     let dir = named_path(&adapter.files.skill, &skill.name);
     output.place(entry, format!("{dir}/SKILL.md"), &skill.text)?;
-    for (path, text) in &skill.files {
-        output.place(entry, format!("{dir}/{path}"), text)?;
+    for (path, content) in &skill.files {
+        output.place_content(entry, format!("{dir}/{path}"), content)?;
     }
     Ok(())
 }

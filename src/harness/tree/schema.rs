@@ -4,7 +4,9 @@
 use serde_json::{Value, json};
 
 use super::entry::Kind;
-use super::{LONGEST_CODE, LONGEST_FACT, LONGEST_NAME, LONGEST_TEXT, MOST_ENTRIES, MOST_FACTS, MOST_SKILL_FILES};
+use super::{
+    LONGEST_BINARY, LONGEST_CODE, LONGEST_FACT, LONGEST_NAME, LONGEST_TEXT, MOST_ENTRIES, MOST_FACTS, MOST_SKILL_FILES,
+};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -103,6 +105,13 @@ fn definitions() -> Value {
     };
     let text = json!({"type": "string", "minLength": 1, "maxLength": LONGEST_TEXT});
     let code = json!({"type": "string", "minLength": 1, "maxLength": LONGEST_CODE});
+    let file = json!({"anyOf": [code, object(
+        &["encoding", "data"],
+        json!({
+            "encoding": {"const": "base64"},
+            "data": {"type": "string", "contentEncoding": "base64", "maxLength": LONGEST_BINARY.div_ceil(3) * 4},
+        }),
+    )]});
     let line = json!({"type": "string", "minLength": 1, "maxLength": 1024});
     let instant = json!({"type": "string", "format": "date-time"});
     let named = json!({"$ref": "#/$defs/name"});
@@ -133,7 +142,7 @@ fn definitions() -> Value {
                 json!({
                     "name": {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$", "maxLength": 64},
                     "text": text,
-                    "files": {"type": "object", "maxProperties": MOST_SKILL_FILES, "additionalProperties": code},
+                    "files": {"type": "object", "maxProperties": MOST_SKILL_FILES, "additionalProperties": file},
                 }),
             ),
         ),

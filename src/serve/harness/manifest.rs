@@ -148,7 +148,7 @@ pub(super) async fn find(
                     )
                 })?;
                 let files = Files {
-                    text: rendered.files,
+                    content: rendered.files,
                     executable: rendered.executable,
                 };
                 Ok((wanted.name, files))

@@ -161,15 +161,11 @@ fn the_incumbent_is_never_touched() {
         &mut |_| cancelled.cancel(),
     );
     assert!(matches!(outcome, Err(TrainError::Cancelled)), "{outcome:?}");
-    let mut wild = place.job(
-        6,
-        Some(incumbent.clone()),
-        settings(
-            objective("reinforce", json!({"advantage": {"estimator": "reward"}})),
-            lora(),
-        ),
-    );
-    wild.batch.rows[0].reward = Some(1e300);
+    let mut wild = place.job(6, Some(incumbent.clone()), s.clone());
+    for row in &mut wild.batch.rows {
+        // So unlikely that the ratio to what is likely now is beyond f32.
+        row.log_probs = Some(vec![-1e30; row.response.len()]);
+    }
     assert_eq!(run(&trainer, &wild), StepOutcome::Skipped { skip: Skip::NotFinite });
     let mut flat = place.job(7, Some(incumbent.clone()), s);
     for row in &mut flat.batch.rows {

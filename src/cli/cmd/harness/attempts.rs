@@ -7,7 +7,7 @@ use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::context::Store;
 use crate::cli::table::{Table, printable};
 use crate::cli::{CliError, Context, Exit, format};
-use crate::domain::ScenarioName;
+use crate::domain::{ScenarioName, readable};
 use crate::experience::AttemptStory;
 use crate::sys::terminal;
 
@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context, args: &AttemptsArgs) -> Result<Exit, CliErr
         if output.json() {
             output.object("harness_attempt", &found)?;
         } else {
-            output.text(&terminal::json(&format!("{found:#}\n")))?;
+            output.text(&terminal::json(&format!("{:#}\n", readable(&found))))?;
         }
         return Ok(Exit::Ok);
     }

@@ -7,6 +7,7 @@ use super::tree::Trees;
 use crate::cli::cmd::release::chain::ScenarioOption;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
+use crate::domain::readable;
 use crate::harness::tree::{Body, Entry};
 use crate::sys::terminal;
 
@@ -35,7 +36,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
         if output.json() {
             output.object("entry", &json!({"tree": found.name, "entry": entry.to_json()}))?;
         } else {
-            output.text(&terminal::json(&format!("{:#}\n", entry.to_json())))?;
+            output.text(&terminal::json(&format!("{:#}\n", readable(&entry.to_json()))))?;
         }
         return Ok(Exit::Ok);
     }

@@ -10,6 +10,7 @@ use crate::cli::cmd::release::chain::ScenarioOption;
 use crate::cli::harness::{adapters, policy, usual};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit};
+use crate::domain::Content;
 use crate::harness::adapter::Adapter;
 use crate::harness::tree::{Refusal, Rendered, Tree, check};
 use crate::sys::clock;
@@ -85,13 +86,13 @@ pub(super) fn run(context: &Context, args: &TestArgs) -> Result<Exit, CliError> 
         output.object("tree-test", &value)?;
     } else if let [(_, Ok(rendered))] = results.as_slice() {
         let mut table = Table::new(&["file", ">bytes", ""]);
-        for (path, text) in &rendered.files {
-            let mark = if rendered.executable.contains(path) {
-                "executable"
-            } else {
-                ""
+        for (path, content) in &rendered.files {
+            let mark = match content {
+                Content::Binary(_) => "binary",
+                Content::Text(_) if rendered.executable.contains(path) => "executable",
+                Content::Text(_) => "",
             };
-            table.row([path.clone(), text.len().to_string(), mark.to_owned()]);
+            table.row([path.clone(), content.as_bytes().len().to_string(), mark.to_owned()]);
         }
         if !table.is_empty() {
             output.text(&table.render(output.colored()))?;

@@ -1,5 +1,6 @@
 //! Whether a tree may be run, and how it is kept apart.
 
+use crate::domain::Content;
 use crate::harness::sandbox::Isolation;
 use crate::harness::tree::{Body, Tree};
 use crate::recipe::IsolationRule;
@@ -7,8 +8,7 @@ use crate::recipe::IsolationRule;
 /// Whether a tree brings code that runs without being asked for.
 pub(super) fn brings_code(tree: &Tree) -> bool {
     tree.entries.iter().filter(|entry| !entry.disabled).any(|entry| {
-        let scripts =
-            matches!(&entry.body, Body::Skill(skill) if skill.files.values().any(|text| text.starts_with("#!")));
+        let scripts = matches!(&entry.body, Body::Skill(skill) if skill.files.values().any(Content::is_script));
         // What an agent may run unasked is as good as code.
         let permits =
             matches!(&entry.body, Body::Config(config) if config.data.keys().any(|key| key.starts_with("permission")));
