@@ -161,11 +161,9 @@ fn the_incumbent_is_never_touched() {
         &mut |_| cancelled.cancel(),
     );
     assert!(matches!(outcome, Err(TrainError::Cancelled)), "{outcome:?}");
-    let mut wild = place.job(6, Some(incumbent.clone()), s.clone());
-    for row in &mut wild.batch.rows {
-        // So unlikely that the ratio to what is likely now is beyond f32.
-        row.log_probs = Some(vec![-1e30; row.response.len()]);
-    }
+    // A penalty that takes the loss beyond what f32 can hold.
+    let wild_kl = objective("grpo", json!({"kl": {"coefficient": 1e300}}));
+    let wild = place.job(6, Some(incumbent.clone()), settings(wild_kl, lora()));
     assert_eq!(run(&trainer, &wild), StepOutcome::Skipped { skip: Skip::NotFinite });
     let mut flat = place.job(7, Some(incumbent.clone()), s);
     for row in &mut flat.batch.rows {
