@@ -157,6 +157,10 @@ impl<W: Element> Product<W> {
 
     /// `R` columns of `M` rows of the results. `FETCH` asks for the rows of the matrix two tiles ahead: each is too
     /// short for the processor to find the pattern by itself.
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "two arrays are walked in step, by row and by column"
+    )]
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize, const M: usize, const FETCH: bool>(&self, column: usize, row: usize) {
         let n = self.n_in;
