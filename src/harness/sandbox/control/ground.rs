@@ -21,8 +21,8 @@ pub(in super::super) struct Ground {
     /// Kills everything in it at once; from Linux 5.14 on.
     kill: Option<File>,
     memory: Option<File>,
-    /// How often version 1 reached the limit; with swap counted too, the kernel asks that counter first.
-    failures: Vec<File>,
+    /// How often version 1 reached the limit.
+    failures: Option<File>,
     peak: Option<File>,
     processes: Option<File>,
     /// Where it can be removed from.
@@ -63,11 +63,7 @@ impl Ground {
             ground.enter.push(opened.map_err(named)?);
             let optional = |name: &str| File::open(dir.join(name)).ok();
             let version_1 = optional("memory.oom_control");
-            ground.failures.extend(
-                ["memory.failcnt", "memory.memsw.failcnt"]
-                    .into_iter()
-                    .filter_map(optional),
-            );
+            ground.failures = ground.failures.or_else(|| optional("memory.failcnt"));
             ground.memory = ground.memory.or_else(|| optional("memory.events")).or(version_1);
             ground.peak = ground
                 .peak
@@ -91,15 +87,9 @@ impl Ground {
     /// What was counted so far.
     pub(in super::super) fn counts(&self) -> Counts {
         let memory = self.memory.as_ref().map(read).unwrap_or_default();
-        let at_limit = if self.failures.is_empty() {
-            number(&memory, "oom")
-        } else {
-            Some(
-                self.failures
-                    .iter()
-                    .filter_map(|file| read(file).trim().parse::<u64>().ok())
-                    .sum(),
-            )
+        let at_limit = match &self.failures {
+            Some(failures) => read(failures).trim().parse().ok(),
+            None => number(&memory, "oom"),
         };
         Counts {
             killed: number(&memory, "oom_kill").unwrap_or(0),
@@ -188,7 +178,6 @@ mod tests {
             ("cgroup.procs", ""),
             ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
             ("memory.failcnt", "12\n"),
-            ("memory.memsw.failcnt", "3\n"),
             ("memory.max_usage_in_bytes", "77\n"),
         ];
         let groups = [
@@ -201,7 +190,7 @@ mod tests {
         let ground = Ground::open(&groups).unwrap();
         let expected = Counts {
             killed: 1,
-            at_limit: 15,
+            at_limit: 12,
             refused: 2,
         };
         assert_eq!(

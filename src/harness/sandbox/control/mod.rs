@@ -142,7 +142,8 @@ fn set(group: &Path, limits: &Limits) -> Result<Vec<String>, NoControl> {
         hold("memory");
     } else if there("memory.limit_in_bytes") {
         put("memory.limit_in_bytes", &bytes)?;
-        optional("memory.memsw.limit_in_bytes", &bytes)?;
+        // Not a limit of memory and swap together: the kernel asks that one first and then counts no failure here.
+        optional("memory.swappiness", "0")?;
         hold("memory");
     }
     if there("pids.max") {
@@ -219,7 +220,7 @@ mod tests {
     fn limits_of_version_1_are_written() {
         let files = [
             "memory.limit_in_bytes",
-            "memory.memsw.limit_in_bytes",
+            "memory.swappiness",
             "pids.max",
             "cpu.cfs_period_us",
             "cpu.cfs_quota_us",
@@ -227,6 +228,6 @@ mod tests {
         let dir = group(&files);
         let held = set(dir.path(), &limits(Some(0.25))).unwrap();
         assert_eq!(held, ["memory", "processes", "processors"]);
-        assert_eq!(values(&dir, &files), ["1024", "1024", "40", "100000", "25000"]);
+        assert_eq!(values(&dir, &files), ["1024", "0", "40", "100000", "25000"]);
     }
 }
