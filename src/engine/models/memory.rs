@@ -38,10 +38,21 @@ impl MemoryEstimate {
         let per_token = (2 * hidden + attention + 3 * config.intermediate_size as u64) * plan.bytes_per_value;
         let scores = config.n_heads as u64 * plan.max_tokens * plan.max_context.min(4096) * plan.bytes_per_value;
         let logits = plan.slots * config.vocab_size as u64 * 4;
+        // A processor without arithmetic on halves computes prompts with one projection at a time in f32.
+        let inner = 2 * config.intermediate_size as u64;
+        let widened = match plan.bytes_per_value {
+            2 => {
+                4 * hidden
+                    * inner
+                        .max(attention)
+                        .max(if plan.slots > 32 { config.vocab_size as u64 } else { 0 })
+            }
+            _ => 0,
+        };
         Self {
             weights: config.n_parameters() * plan.bytes_per_value,
             cache: per_position * plan.slots * plan.max_context,
-            activations: plan.max_tokens * per_token + scores + logits,
+            activations: plan.max_tokens * per_token + scores + logits + widened,
         }
     }
 
@@ -91,5 +102,14 @@ mod tests {
         assert_eq!(estimate.cache, 2 * 30 * 3 * 64 * 4 * 8 * 2048);
         assert!(estimate.check("the model", 1 << 30).is_err());
         assert!(estimate.check("the model", 2 << 30).is_ok());
+        let halves = MemoryPlan {
+            bytes_per_value: 2,
+            ..plan
+        };
+        let logits = 8 * 49_152 * 4;
+        assert_eq!(
+            MemoryEstimate::of(&config, &halves).activations,
+            (estimate.activations - logits) / 2 + logits + 4 * 576 * 3072
+        );
     }
 }

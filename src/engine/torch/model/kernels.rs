@@ -22,7 +22,7 @@ pub(super) fn widen(kind: Kind, device: Device) -> bool {
     kind == Kind::BFloat16 && device == Device::Cpu && Features::detect().is_some_and(|f| !f.multiplies_bf16())
 }
 
-/// `x W^T` for `x` of `n_rows` rows, without gradients; `None` where the library's product should be used.
+/// `x W^T` for `x` of `n_rows` rows in f32, without gradients; `None` where the library's product should be used.
 pub(super) fn product(x: &Tensor, weight: &Tensor, n_rows: usize) -> Result<Option<Tensor>, TchError> {
     if n_rows == 0 || n_rows > MOST_ROWS {
         return Ok(None);
@@ -39,7 +39,8 @@ pub(super) fn norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Option<T
     match x.size2() {
         Ok((rows, n)) if rows <= size(MOST_ROWS) => computed(weight, x, &[rows, n], |_, weight, x, out| {
             reef_kernels::rms_norm(weight, x, out, epsilon as f32)
-        }),
+        })
+        .and_then(|out| rounded(out, weight)),
         _ => Ok(None),
     }
 }
@@ -63,13 +64,19 @@ pub(super) fn attention(
     computed(cache, queries, &sizes, |features, cache, queries, out| {
         reef_kernels::attend(features, cache, &shape, rows, queries, out, threads())
     })
+    .and_then(|out| rounded(out, cache))
+}
+
+/// In the kind of `like`.
+fn rounded(out: Option<Tensor>, like: &Tensor) -> Result<Option<Tensor>, TchError> {
+    out.map(|out| out.f_to_kind(like.f_kind()?)).transpose()
 }
 
 fn threads() -> usize {
     usize::try_from(tch::get_num_threads()).unwrap_or(1)
 }
 
-/// A tensor of `sizes` and the kind of `matrix`, computed in f32 from it and from `x`.
+/// A tensor of `sizes` in f32, computed from `matrix` and `x`.
 fn computed(
     matrix: &Tensor,
     x: &Tensor,
@@ -79,7 +86,11 @@ fn computed(
     let kind = matrix.f_kind()?;
     let features = match Features::detect() {
         // A tensor of nothing has no address.
-        Some(features) if fit(kind, matrix.device()) && matrix.is_contiguous() && x.numel() > 0 => features,
+        Some(features)
+            if fit(kind, matrix.device()) && matrix.is_contiguous() && matrix.numel() > 0 && x.numel() > 0 =>
+        {
+            features
+        }
         _ => return Ok(None),
     };
     let x = x.f_to_kind(Kind::Float)?.f_contiguous()?;
@@ -98,7 +109,7 @@ fn computed(
         compute(features, matrix, x, out)
     };
     match fitted {
-        Ok(()) => results.f_to_kind(kind).map(Some),
+        Ok(()) => Ok(Some(results)),
         // The library names the shapes in its error.
         Err(WrongSizes) => Ok(None),
     }

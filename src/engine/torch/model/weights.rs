@@ -24,18 +24,20 @@ impl Linear {
 
     /// As [`Linear::apply`] for `[rows, in]` without gradients.
     pub(crate) fn apply_rows(&self, x: &Tensor, n_rows: usize) -> Result<Tensor, TchError> {
-        if let Some(out) = kernels::product(x, &self.weight, n_rows)? {
-            return match &self.bias {
-                Some(bias) => out.f_add(bias),
-                None => Ok(out),
-            };
+        let kind = self.weight.kind();
+        let wide = |t: &Tensor| t.f_to_kind(Kind::Float);
+        let bias = || self.bias.as_ref().map(wide).transpose();
+        // Rounded once, after the bias, whichever way it goes.
+        if let Some(sums) = kernels::product(x, &self.weight, n_rows)? {
+            return match bias()? {
+                Some(bias) => sums.f_add(&bias)?,
+                None => sums,
+            }
+            .f_to_kind(kind);
         }
-        if kernels::widen(self.weight.kind(), self.weight.device()) {
-            let wide = |t: &Tensor| t.f_to_kind(Kind::Float);
-            let bias = self.bias.as_ref().map(wide).transpose()?;
-            return wide(x)?
-                .f_linear(&wide(&self.weight)?, bias.as_ref())?
-                .f_to_kind(self.weight.kind());
+        if n_rows > 0 && kernels::widen(kind, self.weight.device()) {
+            let sums = wide(x)?.f_linear(&wide(&self.weight)?, bias()?.as_ref())?;
+            return sums.f_to_kind(kind);
         }
         self.apply(x)
     }
@@ -233,5 +235,30 @@ fn join(mut parts: Vec<Tensor>) -> Tensors<Tensor> {
             Tensor::f_cat(&parts, 0).doing("fusing projections")
         }
         None => Tensor::f_cat(&parts, 0).doing("fusing projections"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_in_half_precision_is_rounded_once_after_the_bias() {
+        let half = |values: &[f32]| Tensor::from_slice(values).to_kind(Kind::BFloat16);
+        let linear = Linear {
+            weight: half(&[1.0, 1.0]).view([1, 2]),
+            bias: Some(half(&[-1000.0])),
+        };
+        for rows in [1, 2, 40] {
+            let x = half(&[1000.0, 0.25]).view([1, 2]).repeat([rows, 1]);
+            let out = linear.apply_rows(&x, usize::try_from(rows).unwrap()).unwrap();
+            assert_eq!((out.size(), out.kind()), (vec![rows, 1], Kind::BFloat16));
+            // What the library makes of it is not ours.
+            if kernels::widen(Kind::BFloat16, Device::Cpu) {
+                assert_eq!(out.double_value(&[rows - 1, 0]), 0.25, "{rows} rows");
+            }
+        }
+        let nothing = linear.apply_rows(&half(&[]).view([0, 2]), 0).unwrap();
+        assert_eq!((nothing.size(), nothing.kind()), (vec![0, 1], Kind::BFloat16));
     }
 }
