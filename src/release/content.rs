@@ -190,8 +190,8 @@ pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Operation;
-    use crate::release::{Content, Provenance, Source};
+    use crate::release::Content;
+    use crate::release::manifest::tests::of_creation;
 
     #[test]
     fn a_directory_is_read_in_order_and_its_own_manifest_left_out() {
@@ -224,20 +224,7 @@ mod tests {
             components: BTreeMap::from([("x".to_owned(), component)]),
             files: Vec::new(),
         };
-        let manifest = Manifest {
-            format: Manifest::format_name(),
-            content_id: content.id().unwrap(),
-            content,
-            scenario: None,
-            operation: Operation::Creation,
-            sequence: 0,
-            parent_release_id: None,
-            target_release_id: None,
-            held: false,
-            source: Source::Seed,
-            provenance: Provenance::default(),
-        };
-        manifest.to_text().unwrap()
+        of_creation(content).to_text().unwrap()
     }
 
     #[test]

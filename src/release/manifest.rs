@@ -245,8 +245,25 @@ fn sorted(value: Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The manifest of a creation.
+    pub(in crate::release) fn of_creation(content: Content) -> Manifest {
+        Manifest {
+            format: Manifest::format_name(),
+            content_id: content.id().unwrap(),
+            content,
+            scenario: None,
+            operation: Operation::Creation,
+            sequence: 0,
+            parent_release_id: None,
+            target_release_id: None,
+            held: false,
+            source: Source::Seed,
+            provenance: Provenance::default(),
+        }
+    }
 
     fn content() -> Content {
         Content {
@@ -282,19 +299,7 @@ mod tests {
 
     #[test]
     fn a_manifest_survives_its_text_and_refuses_a_changed_one() {
-        let manifest = Manifest {
-            format: Manifest::format_name(),
-            content_id: content().id().unwrap(),
-            content: content(),
-            scenario: None,
-            operation: Operation::Creation,
-            sequence: 0,
-            parent_release_id: None,
-            target_release_id: None,
-            held: false,
-            source: Source::Seed,
-            provenance: Provenance::default(),
-        };
+        let manifest = of_creation(content());
         let text = manifest.to_text().unwrap();
         assert_eq!(Manifest::parse("x", text.as_bytes()).unwrap(), manifest);
         let changed = text.replace("\"size\": 3", "\"size\": 4");

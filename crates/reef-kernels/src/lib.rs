@@ -89,34 +89,32 @@ pub fn product(
     if n_rows == 0 || n_out == 0 {
         return Ok(());
     }
-    let (vectors, results) = (vectors.as_ptr(), results.as_mut_ptr());
-    macro_rules! multiply {
-        ($elements:expr) => {
-            multiply(
-                features,
-                &Product {
-                    matrix: $elements.as_ptr(),
-                    vectors,
-                    results,
-                    n_in,
-                    n_out,
-                    n_rows,
-                },
-                threads,
-            )
-        };
-    }
     match matrix {
-        Matrix::F32(elements) => multiply!(elements),
-        Matrix::Bf16(elements) => multiply!(elements),
+        Matrix::F32(elements) => multiply(features, elements, vectors, results, n_in, threads),
+        Matrix::Bf16(elements) => multiply(features, elements, vectors, results, n_in, threads),
     }
     Ok(())
 }
 
-/// Runs a product whose pointers are good for its sizes.
-fn multiply<W: Element>(features: Features, product: &Product<W>, threads: usize) {
-    let n_out = product.n_out;
-    let columns = (PART / product.n_in).next_multiple_of(BLOCK).max(BLOCK);
+/// Runs a product whose sizes fit.
+fn multiply<W: Element>(
+    features: Features,
+    elements: &[W],
+    vectors: &[f32],
+    results: &mut [f32],
+    n_in: usize,
+    threads: usize,
+) {
+    let n_out = elements.len() / n_in;
+    let product = Product {
+        matrix: elements.as_ptr(),
+        vectors: vectors.as_ptr(),
+        results: results.as_mut_ptr(),
+        n_in,
+        n_out,
+        n_rows: vectors.len() / n_in,
+    };
+    let columns = (PART / n_in).next_multiple_of(BLOCK).max(BLOCK);
     share_out(n_out.div_ceil(columns), threads, &|part| {
         let from = part * columns;
         // SAFETY: the lengths were checked and outlive this call, each part is taken once, and `Features` exist only for
@@ -183,39 +181,38 @@ pub fn attend(
     if !fits {
         return Err(WrongSizes);
     }
-    let (queries, results) = (queries.as_ptr(), results.as_mut_ptr());
-    macro_rules! attend {
-        ($cells:expr) => {
-            look(
-                features,
-                &Attention {
-                    cache: $cells.as_ptr(),
-                    queries,
-                    results,
-                    rows,
-                    positions,
-                    n_heads,
-                    n_kv_heads,
-                    dim,
-                    scale: 1.0 / (dim as f32).sqrt(),
-                },
-                threads,
-            )
-        };
-    }
     match cache {
-        Matrix::F32(cells) => attend!(cells),
-        Matrix::Bf16(cells) => attend!(cells),
+        Matrix::F32(cells) => look(features, cells, shape, rows, queries, results, threads),
+        Matrix::Bf16(cells) => look(features, cells, shape, rows, queries, results, threads),
     }
     Ok(())
 }
 
-/// Runs attention whose pointers are good for its sizes.
-fn look<W: Element>(features: Features, attention: &Attention<'_, W>, threads: usize) {
-    let cells: usize =
+/// Runs attention whose sizes fit.
+fn look<W: Element>(
+    features: Features,
+    cells: &[W],
+    shape: &AttentionShape,
+    rows: &[(usize, usize)],
+    queries: &[f32],
+    results: &mut [f32],
+    threads: usize,
+) {
+    let attention = Attention {
+        cache: cells.as_ptr(),
+        queries: queries.as_ptr(),
+        results: results.as_mut_ptr(),
+        rows,
+        positions: shape.positions,
+        n_heads: shape.n_heads,
+        n_kv_heads: shape.n_kv_heads,
+        dim: shape.dim,
+        scale: 1.0 / (shape.dim as f32).sqrt(),
+    };
+    let looked_at: usize =
         attention.rows.iter().map(|(_, length)| length).sum::<usize>() * attention.n_kv_heads * attention.dim;
     // A piece this short is over before another thread has seen it.
-    let threads = if cells < PART / 8 { 1 } else { threads };
+    let threads = if looked_at < PART / 8 { 1 } else { threads };
     share_out(attention.n_parts(), threads, &|part| {
         // SAFETY: the lengths were checked and outlive this call, each part is taken once, and `Features` exist only for
         // what this processor has.
