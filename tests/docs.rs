@@ -69,7 +69,7 @@ fn pages() -> Vec<PathBuf> {
             }
         }
     }
-    let mut out = vec![root().join("README.md")];
+    let mut out = vec![root().join("README.md"), root().join("SECURITY.md")];
     walk(&root().join("docs"), &mut out);
     walk(&root().join("recipes"), &mut out);
     // The reference of commands shows what each may be given, not what to type.
@@ -241,4 +241,51 @@ fn troubleshooting_goes_by_messages_that_exist() {
         let words = heading.trim_matches('`');
         assert!(program.contains(words), "no message says: {words}");
     }
+}
+
+/// The tests that a page names, as `file::name`.
+fn named_tests(page: &str) -> Vec<(&str, &str)> {
+    page.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|word| word.split_once(".rs::"))
+        .collect()
+}
+
+/// Whether a source holds a test of this name.
+fn holds_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let called = [format!("fn {name}("), format!("async fn {name}(")];
+    lines.iter().enumerate().any(|(at, line)| {
+        called.iter().any(|start| line.starts_with(start.as_str()))
+            && lines[..at]
+                .iter()
+                .rev()
+                .take_while(|line| line.starts_with("#[") || line.starts_with("//"))
+                .any(|line| *line == "#[test]" || line.starts_with("#[tokio::test"))
+    })
+}
+
+#[test]
+fn every_wall_is_held_by_tests_that_exist() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let mut faults = Vec::new();
+    for (file, name) in named_tests(&page) {
+        match fs::read_to_string(root().join(format!("{file}.rs"))) {
+            Ok(source) if holds_test(&source, name) => {}
+            Ok(_) => faults.push(format!("{file}.rs has no test {name}")),
+            Err(error) => faults.push(format!("{file}.rs: {error}")),
+        }
+    }
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with('|') && !line.starts_with("|---") && !line.starts_with("| what it could try"));
+    for row in rows {
+        if named_tests(row).is_empty() {
+            faults.push(format!("a wall without a test: {row}"));
+        }
+    }
+    assert!(faults.is_empty(), "SECURITY.md:\n{}", faults.join("\n"));
+    assert!(named_tests(&page).len() > 30);
+    assert!(!holds_test("fn a() {}\n#[test]\nfn b() {}", "a") && holds_test("#[test]\n#[cfg(x)]\nfn b() {}", "b"));
 }
