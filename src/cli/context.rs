@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{self, Settings, Sources};
 use crate::experience::{Experience, StoreOptions};
+use crate::sys::access;
 
 use super::args::GlobalArgs;
 use super::dotted::Override;
@@ -97,6 +98,26 @@ impl Context {
         Ok(self.settings()?.storage.dir.clone())
     }
 
+    /// From here on this process works on these files: what it makes is closed to whom `storage.access` leaves out.
+    pub(crate) fn claim(&self, settings: &Settings) {
+        access::keep(settings.storage.who());
+    }
+
+    /// The same, with the directory made if it is missing.
+    pub(crate) fn claim_dir(&self, settings: &Settings) -> Result<(), CliError> {
+        self.claim(settings);
+        let dir = &settings.storage.dir;
+        match access::make_dir(dir, settings.storage.who()) {
+            // Why it cannot be made, the store says best.
+            Err(error) if dir.is_dir() => Err(CliError::new(
+                Exit::Store,
+                format!("cannot give {} to its group: {error}", dir.display()),
+            )
+            .hint("chgrp it to a group of this user, or set storage.access to owner")),
+            _ => Ok(()),
+        }
+    }
+
     /// The store of experience in that directory.
     pub(crate) fn store(&self, missing: Store) -> Result<Experience, CliError> {
         self.store_of(self.settings()?, missing)
@@ -110,6 +131,10 @@ impl Context {
                 CliError::new(Exit::Usage, format!("there is no store at {}", path.display()))
                     .hint("reef serve creates it; or name the directory that holds it with --dir or -c"),
             );
+        }
+        match missing {
+            Store::Create => self.claim_dir(settings)?,
+            Store::MustExist => self.claim(settings),
         }
         let options = StoreOptions {
             queue_writes: settings.storage.write_queue as usize,

@@ -34,6 +34,10 @@ fn start(context: &Context, usual: &str, format: LogFormat, kept: Option<&Settin
         (false, 1) => "info,reef=debug",
         (false, _) => "debug,reef=trace",
     };
+    if let Some(settings) = kept {
+        // The log begins before anything else that is kept. Why it cannot, whoever opens the store says.
+        let _told_later = context.claim_dir(settings);
+    }
     let observability = kept.map(|settings| &settings.observability);
     let journal = kept
         .filter(|settings| settings.observability.log_files)

@@ -37,6 +37,7 @@ pub(crate) fn settle(context: &Context) -> Result<(), CliError> {
     }
     let mut arguments = std::env::args_os();
     let Some(name) = arguments.next() else { return Ok(()) };
+    crate::sys::access::let_go();
     // Only returns when it could not start.
     let error = Command::new("/proc/self/exe")
         .arg0(name)

@@ -10,6 +10,7 @@ use crate::dash::{
 };
 use crate::domain::ScenarioName;
 use crate::experience::{Order, RecordQuery};
+use crate::sys::{access, durable};
 
 /// The newest records of a scenario that are drawn.
 const RECORDS: usize = 20_000;
@@ -109,7 +110,9 @@ fn look_into(source: &mut dyn Source, name: &str) -> Result<(Snapshot, Focus, Ve
 }
 
 fn write(context: &Context, path: &Path, page: &str) -> Result<(), CliError> {
-    crate::sys::durable::write(path, page.as_bytes()).map_err(|error| unwritable(path, &error))?;
+    // A page is made for a person, who may want to publish it: its mode is that of any file they make.
+    let mode = 0o666 & !access::given_umask();
+    durable::write_mode(path, page.as_bytes(), mode).map_err(|error| unwritable(path, &error))?;
     // With --json the command says so itself, within what else it prints.
     context.output().note(&format!("wrote {}", path.display()));
     Ok(())

@@ -29,6 +29,7 @@ impl Context {
                 "reef serve and reef scenario create make it; or name the directory that holds it with --dir or -c",
             ));
         }
+        self.claim(settings);
         let release = &settings.release;
         let options = RepositoryOptions {
             lfs_threshold: release.lfs_threshold.0,

@@ -1,5 +1,7 @@
 //! Opening the file: pragmas, identity, migrations.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,6 +38,11 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
     let failed = |error| StoreError::opening(path, error);
+    if create == Create::Yes && !path.exists() {
+        // SQLite would leave out the group whatever the umask, and gives the files beside it the mode of this one. Whether
+        // it is there or cannot be made, SQLite finds out.
+        let _made = OpenOptions::new().write(true).create_new(true).mode(0o666).open(path);
+    }
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
     conn.busy_timeout(busy_timeout).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(128);

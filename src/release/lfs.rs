@@ -66,7 +66,7 @@ impl LfsStore {
         let tmp = self.root.join("tmp");
         fs::create_dir_all(&tmp).map_err(io_at("create", &tmp))?;
         let part = tmp.join(format!("reef-{}", random::hex_token()));
-        let written = copy_hashing(source, &part).map_err(io_at("copy", source));
+        let written = copy_hashing(source, &part, 0o444).map_err(io_at("copy", source));
         let result = written.and_then(|copied| {
             // The source may have changed between the two readings; what is stored must be what its name says.
             if copied != pointer {
@@ -195,13 +195,13 @@ pub(super) fn hash_file(path: &Path) -> io::Result<Pointer> {
     })
 }
 
-/// Copies to a new read-only file, hashing what is written, and makes it durable.
-pub(super) fn copy_hashing(source: &Path, target: &Path) -> io::Result<Pointer> {
+/// Copies to a new file of this mode, hashing what is written, and makes it durable.
+pub(super) fn copy_hashing(source: &Path, target: &Path, mode: u32) -> io::Result<Pointer> {
     let mut from = File::open(source)?;
     let mut to = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(0o444)
+        .mode(mode)
         .open(target)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; BUFFER];

@@ -1,8 +1,8 @@
 //! A release as a directory: read-only in the cache for engines, or a copy for a person.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ use super::lfs::{copy_hashing, hash_file};
 use super::pointer::Pointer;
 use super::{FileEntry, MANIFEST_NAME, Manifest, ReleaseError, Repository};
 use crate::domain::ReleaseId;
-use crate::sys::{durable, random};
+use crate::sys::{access, durable, random};
 
 /// What is done about large files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Repository {
                 .filter(|p| !p.as_os_str().is_empty())
                 .unwrap_or(Path::new("."))
         };
-        fs::create_dir_all(parent).map_err(io_at("create", parent))?;
+        access::make_given(parent).map_err(io_at("create", parent))?;
         let part = parent.join(format!(".reef-export-{}", random::hex_token()));
         let result = self.write_tree(release, &manifest, &part, Large::Copy).and_then(|()| {
             let text = manifest.to_text().map_err(|e| ReleaseError::Damaged {
@@ -90,6 +90,7 @@ impl Repository {
             })?;
             let path = part.join(MANIFEST_NAME);
             durable::write(&path, text.as_bytes()).map_err(io_at("write", &path))?;
+            access::hand_over(&part).map_err(io_at("write", &part))?;
             if exists {
                 move_entries(&part, target)
             } else {
@@ -192,17 +193,18 @@ impl Repository {
                 Err(damaged(release, entry))
             };
         }
-        let found = copy_hashing(&object, path).map_err(io_at("write", path))?;
-        if found != *pointer {
-            return Err(damaged(release, entry));
-        }
         let mode = match (large, entry.executable) {
             (Large::Link, false) => 0o444,
             (Large::Link, true) => 0o555,
             (Large::Copy, false) => 0o644,
             (Large::Copy, true) => 0o755,
         };
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io_at("write", path))
+        let found = copy_hashing(&object, path, mode).map_err(io_at("write", path))?;
+        if found == *pointer {
+            Ok(())
+        } else {
+            Err(damaged(release, entry))
+        }
     }
 
     /// The tree of a release.

@@ -1,6 +1,7 @@
 //! Law: the machine behind a thin door, so that the other rooms stay testable. Owns time, randomness, durable file
 //! writes, fail points, child programs and what acts on a terminal; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
 
+pub mod access;
 pub mod clock;
 pub mod disk;
 pub mod durable;

@@ -43,6 +43,7 @@ login) (umask 077; printf '%s' "$2" > "$PI_CODING_AGENT_DIR/auth.json"); echo wr
 auth) cat "$PI_CODING_AGENT_DIR/auth.json"; stat -c ' %a' "$PI_CODING_AGENT_DIR/auth.json" ;;
 hold) echo "$PI_CODING_AGENT_DIR"; cat ;;
 env) env ;;
+umask) umask ;;
 args) shift; for word; do printf '<%s>' "$word"; done ;;
 rules) cat "$PI_CODING_AGENT_DIR/AGENTS.md" ;;
 settings) cat "$PI_CODING_AGENT_DIR/settings.json" ;;

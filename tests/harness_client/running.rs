@@ -32,6 +32,24 @@ fn words_exit_codes_and_the_endings_by_a_signal_pass_through() {
     );
 }
 
+#[test]
+fn the_agent_has_the_umask_of_whoever_runs_it() {
+    let rig = Rig::installed("s");
+    for umask in ["0002", "0077"] {
+        let script = format!("umask {umask}; exec \"$0\" \"$@\"");
+        let wrapper = rig.wrapper(&["umask"]);
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .env_clear()
+            .envs(wrapper.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+            .args(["-c", &script])
+            .arg(wrapper.get_program())
+            .args(wrapper.get_args());
+        assert_eq!(ok(&mut shell).trim(), umask);
+    }
+}
+
 fn running(rig: &Rig, args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = rig
         .wrapper(args)

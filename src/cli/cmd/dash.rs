@@ -84,6 +84,7 @@ pub(in crate::cli) fn source(context: &Context, url: Option<&str>) -> Result<Box
     let runtime = Arc::new(context.runtime()?);
     let Some(url) = url else {
         let settings = context.settings()?.clone();
+        context.claim(&settings);
         let storage = &settings.storage;
         let at = FilesAt {
             dir: storage.dir.clone(),

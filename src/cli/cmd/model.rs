@@ -110,7 +110,10 @@ pub(crate) fn run(context: &Context, args: ModelArgs) -> Result<Exit, CliError> 
 fn store(context: &Context, place: &PlaceArgs) -> Result<ModelStore, CliError> {
     let dir = match &place.models {
         Some(dir) => dir.clone(),
-        None => context.dir()?.join("models"),
+        None => {
+            context.claim(context.settings()?);
+            context.dir()?.join("models")
+        }
     };
     Ok(ModelStore::new(dir))
 }

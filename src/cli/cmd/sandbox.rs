@@ -20,6 +20,8 @@ pub(crate) struct SandboxArgs {
 }
 
 pub(crate) fn run(_context: &Context, args: SandboxArgs) -> Result<Exit, CliError> {
+    // Programs inside find the umask of any fresh system; what the parent keeps of them is private all the same.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let input = BufReader::new(stdin());
     let served = match args.init {
         Some(root) => sandbox::serve_init(&root, &args.group, input, stdout()),

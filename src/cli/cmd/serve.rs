@@ -16,6 +16,7 @@ use crate::experience::Retention;
 use crate::recipe::{Recipe, TrainerKind};
 use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
+use crate::sys::access::Open;
 
 /// Time between two looks for bodies that retention does not keep.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
@@ -77,6 +78,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     }
     openmp::settle_for(context, &settings)?;
     let _tracing = logging::for_service(context, &settings);
+    warn_of_open_files(&settings);
     // Faults are told before anything starts.
     readiness::check(&settings)?;
     let recipe = learning::followed(&settings)?;
@@ -107,6 +109,31 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
         runtime.shutdown_background();
     }
     ended
+}
+
+/// Says when other users can reach what an older version left open. A look at everything would hold up the start.
+fn warn_of_open_files(settings: &Settings) {
+    let (storage, who) = (&settings.storage, settings.storage.who());
+    let mut open = Open::default();
+    for path in [
+        storage.dir.clone(),
+        storage.experience_db(),
+        storage.artifacts_git(),
+        storage.log_dir(),
+    ] {
+        // What cannot be looked at is told by whoever needs it.
+        let _unread = open.note(&path, who);
+    }
+    // Behind a closed directory nothing can be reached.
+    if let Some((dir, mode)) = open.paths.first().filter(|(path, _)| *path == storage.dir)
+        && open.paths.len() > 1
+        && mode & who.denied() != 0
+    {
+        tracing::warn!(
+            dir = %dir.display(),
+            "other users of this machine may use files of this deployment; reef doctor --fix closes them"
+        );
+    }
 }
 
 /// Everything up to the first request: engine, releases, store, address.

@@ -21,5 +21,5 @@ pub use observability::{LogFormat, Observability};
 pub use recipe::RecipeChoice;
 pub use reef::Reef;
 pub use release::Release;
-pub use storage::{OnFailure, Storage};
+pub use storage::{FileAccess, OnFailure, Storage};
 pub use training::{Training, TrainingModeChoice};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::{Size, choice, section};
+use crate::sys::access::Access;
 
 choice! {
     /// What happens to a request whose record cannot be stored.
@@ -14,11 +15,24 @@ choice! {
     }
 }
 
+choice! {
+    /// Who may use Reef's files.
+    pub FileAccess {
+        /// The user who runs Reef.
+        Owner = "owner",
+        /// The group of the directory, too.
+        Group = "group",
+    }
+}
+
 section! {
     /// Where Reef keeps its files, and for how long.
     pub Storage in "storage" {
         /// Directory of everything Reef keeps: `experience.db`, `artifacts.git`, `work`, `cache`, `run`, `logs`.
         dir: PathBuf = ".reef", env "REEF_DIR";
+        /// Who may read and write these files, whatever the umask: `owner` is the user who runs Reef, `group` also the group
+        /// that the directory belongs to. `reef doctor --fix` brings files that exist in line.
+        access: FileAccess = "owner";
         /// What happens to a request whose record cannot be stored: `serve` answers it without a receipt, `refuse` gives
         /// 503.
         on_failure: OnFailure = "serve";
@@ -34,6 +48,14 @@ section! {
 }
 
 impl Storage {
+    /// Who may use the files.
+    pub fn who(&self) -> Access {
+        match self.access {
+            FileAccess::Owner => Access::Owner,
+            FileAccess::Group => Access::Group,
+        }
+    }
+
     /// The store of experience.
     pub fn experience_db(&self) -> PathBuf {
         self.dir.join("experience.db")

@@ -28,7 +28,7 @@ pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, C
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ClientError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| at("write", path)(error.into()))?;
     bytes.push(b'\n');
-    durable::write(path, &bytes).map_err(at("write", path))
+    write_private(path, &bytes)
 }
 
 /// Writes a file that only its owner may read, whole or not at all.

@@ -73,7 +73,7 @@ impl Home {
         self.data.join("agents")
     }
 
-    fn installs(&self) -> PathBuf {
+    pub(super) fn installs(&self) -> PathBuf {
         self.data.join("harness")
     }
 
@@ -299,7 +299,7 @@ pub fn installations(home: &Home) -> Vec<(Place, Record)> {
     found
 }
 
-fn subdirectories(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn subdirectories(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)
         .into_iter()
         .flatten()

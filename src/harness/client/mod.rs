@@ -17,6 +17,7 @@
 
 mod agent;
 mod error;
+mod exposure;
 mod files;
 mod install;
 mod layout;
@@ -36,6 +37,7 @@ mod stub;
 
 pub use agent::{AgentProgram, AgentSource, TOKEN_VARIABLE, obtain};
 pub use error::{ClientError, Kind};
+pub use exposure::exposed;
 pub use install::{Installed, Request, install, refuse, rollback};
 pub use layout::{Home, Place, Record, installations};
 pub use manifest::{Manifest, Requirement};

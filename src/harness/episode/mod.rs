@@ -308,17 +308,18 @@ fn write_tree(
     files: &BTreeMap<String, Content>,
     executable: &std::collections::BTreeSet<String>,
 ) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
     std::fs::create_dir_all(target)?;
     for (path, content) in files {
         let file = target.join(path);
         if let Some(parent) = file.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(&file, content.as_bytes())?;
-        if executable.contains(path) {
-            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
-        }
+        let mode = if executable.contains(path) { 0o777 } else { 0o666 };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(file)?;
+        file.write_all(content.as_bytes())?;
     }
     Ok(())
 }

@@ -2,11 +2,11 @@
 //! process has more rights than it: every step goes from one open directory to the next and never through a link.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
@@ -244,7 +244,7 @@ impl Keeper<'_> {
                     chmodat(dir, name, Mode::RWXU, AtFlags::empty())?;
                 }
                 let below = openat(dir, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-                fs::create_dir_all(to)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(to)?;
                 for entry in Dir::read_from(&below)? {
                     let entry = entry?;
                     let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -263,11 +263,15 @@ impl Keeper<'_> {
                     return Err(io::Error::other("too much to keep"));
                 }
                 self.files -= 1;
-                let mut target = File::create(to)?;
+                // What is kept of an episode is private, whatever the modes inside were.
+                let mode = if found.mode() & 0o111 == 0 { 0o600 } else { 0o700 };
+                let mut target = OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(mode)
+                    .open(to)?;
                 self.bytes -= io::copy(&mut source.take(self.bytes), &mut target)?;
-                if found.mode() & 0o111 != 0 {
-                    target.set_permissions(fs::Permissions::from_mode(0o755))?;
-                }
                 Ok(())
             }
             FileType::Symlink => Err(io::Error::other("it is a link")),

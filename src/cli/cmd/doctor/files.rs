@@ -1,7 +1,4 @@
-//! What the files say of themselves and of each other: who may change them, whether the clock agrees with them, and
-//! whether the chain, the store and the service speak of the same release.
-
-use std::os::unix::fs::MetadataExt;
+//! What the files say of each other: whether the clock agrees with them, and whether the chain, the store and the service speak of the same release.
 
 use super::{Finding, bad, good, warning, with_causes};
 use crate::cli::{client::Client, format, running};
@@ -16,45 +13,6 @@ use crate::sys::clock;
 const SKEW_US: i64 = 60 * 1_000_000;
 /// 2024-01-01: a clock before it was never set.
 const NEVER_SET_US: i64 = 1_704_067_200_000_000;
-
-/// Whoever can write here can change what is served.
-pub(super) fn permissions(settings: &Settings) -> Option<Finding> {
-    let check = "permissions";
-    let storage = &settings.storage;
-    let owner = rustix::process::geteuid().as_raw();
-    let paths = [storage.dir.clone(), storage.experience_db(), storage.artifacts_git()];
-    let mut seen = false;
-    for path in paths {
-        let Ok(metadata) = std::fs::metadata(&path) else {
-            continue;
-        };
-        seen = true;
-        if metadata.mode() & 0o002 != 0 {
-            return Some(bad(
-                check,
-                format!("everybody on this machine may write to {}", path.display()),
-                format!("chmod -R o-w {}", storage.dir.display()),
-            ));
-        }
-        if metadata.uid() != owner {
-            return Some(warning(
-                check,
-                format!(
-                    "{} belongs to user {}, this is user {owner}",
-                    path.display(),
-                    metadata.uid()
-                ),
-                format!("run as that user, or chown -R {owner} {}", storage.dir.display()),
-            ));
-        }
-    }
-    seen.then(|| {
-        good(
-            check,
-            "the files belong to this user, and nobody else may write to them",
-        )
-    })
-}
 
 /// The clock, against itself and against what is stored.
 pub(super) fn time(settings: &Settings) -> Finding {

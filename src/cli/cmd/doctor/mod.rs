@@ -1,6 +1,7 @@
 //! `reef doctor`
 
 mod files;
+mod permissions;
 
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -17,13 +18,16 @@ use crate::harness::sandbox::Sandbox;
 
 /// Check this machine and this deployment, and say how to fix what is wrong
 ///
-/// Exits 2 if a check fails; a warning alone exits 0. Nothing is changed but the store's format, which is brought up to
-/// date as any command that opens it would.
+/// Exits 2 if a check fails; a warning alone exits 0. Without --fix nothing is changed but the store's format, which is
+/// brought up to date as any command that opens it would.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Do not connect to the upstream
     #[arg(long)]
     offline: bool,
+    /// Close to other users of this machine what an older version left open
+    #[arg(long)]
+    fix: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +85,8 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
     findings.extend(startable(settings));
     findings.extend(mirror(settings, args.offline));
     findings.extend(directory(&settings.storage.dir));
-    findings.extend(files::permissions(settings));
+    findings.extend(permissions::deployment(settings, args.fix));
+    findings.extend(permissions::installations(context, args.fix));
     findings.push(store(&settings.storage.experience_db()));
     findings.extend(files::heads(context, settings));
     if !args.offline {

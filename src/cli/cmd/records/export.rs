@@ -1,7 +1,8 @@
 //! `reef records export`
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -60,7 +61,9 @@ fn to_file(context: &Context, store: &Experience, args: &ExportArgs, out: &Path)
     part.push(format!(".part-{}", random::hex_token()));
     let part = PathBuf::from(part);
     let result = (|| {
-        let mut file = BufWriter::new(File::create_new(&part).map_err(failed)?);
+        // What people asked and were answered is for whoever exports it, until they say otherwise.
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
+        let mut file = BufWriter::new(opened.map_err(failed)?);
         let mut progress = Progress::start(context.output(), "exporting", None);
         let written = each_page(store, args, |lines, count| {
             file.write_all(lines.as_bytes()).map_err(failed)?;
