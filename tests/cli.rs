@@ -17,6 +17,8 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+#[path = "cli/faults.rs"]
+mod faults;
 #[path = "cli/offers.rs"]
 mod offers;
 #[path = "cli/readiness.rs"]
@@ -309,7 +311,8 @@ fn a_wrong_configuration_stops_everything_before_it_starts() {
     ];
     let (_, err) = expect(&run(dir.path(), &recipe), 2);
     assert!(
-        err.contains("b.yaml:3: recipe sao has no setting \"batch_sise\""),
+        err.contains("b.yaml:3: reef.batch_sise: unknown key (did you mean")
+            || err.contains("hint: did you mean reef.batch_size?"),
         "{err}"
     );
     let (_, err) = expect(&run(dir.path(), &["man", "--reef.port", "1"]), 2);

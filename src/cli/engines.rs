@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::{self, EngineKind, Precision, Settings, SwapPolicy, Table, UpstreamApi};
+use crate::config::{self, EngineKind, Precision, Settings, SwapPolicy, UpstreamApi};
 use crate::engine::Engine;
 use crate::engine::models::ModelStore;
 use crate::engine::torch::{
     ComputeDevice, Dtype, OnSwap, SamplingDefaults, ToolCallFormat, TorchEngine, TorchError, TorchHandle, TorchOptions,
 };
-use crate::engine::upstream::{Api, ProviderOptions, RetryOptions, Upstream, UpstreamOptions};
+use crate::engine::upstream::{Api, ProviderError, ProviderOptions, RetryOptions, Upstream, UpstreamOptions};
 
 use super::{CliError, Exit, OrExit};
 
@@ -34,7 +34,7 @@ pub(crate) fn embedded_model(settings: &Settings) -> Result<Option<(PathBuf, Str
 
 /// A provider beside the embedded model, for the questions of judges.
 pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliError> {
-    if settings.inference.upstream_url.is_some() || settings.inference.url.is_some() {
+    if settings.inference.provider_url().is_some() {
         return upstream(settings).map(Some);
     }
     Ok(None)
@@ -68,7 +68,7 @@ pub(crate) fn check(settings: &Settings) -> Result<String, CliError> {
         EngineKind::Torch => {
             let options = torch_options(settings)?;
             if cfg!(not(feature = "torch")) {
-                return Err(refused(TorchError::NotCompiled));
+                return Err(refused(settings, TorchError::NotCompiled));
             }
             Ok(format!("embedded, model {}", options.model_dir.display()))
         }
@@ -77,25 +77,26 @@ pub(crate) fn check(settings: &Settings) -> Result<String, CliError> {
 
 fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
     let inference = &settings.inference;
-    let Some(url) = inference.upstream_url.clone().or_else(|| inference.url.clone()) else {
+    let Some(url) = inference.provider_url().cloned() else {
         return Err(
             CliError::new(Exit::Usage, "nothing is configured that could answer requests")
+                .of_setting(settings, "inference.upstream-url")
                 .hint("name a provider: --upstream-url http://127.0.0.1:8000 --upstream-model MODEL")
                 .hint("or a model of a known provider: --model ollama/llama3.2, --model openai/gpt-5")
                 .hint("or a deployment file: -c serve.toml (reef init writes one)"),
         );
     };
     let mut providers = vec![ProviderOptions {
-        url,
+        url: url.into(),
         model: inference.upstream_model.clone(),
         override_model: inference.upstream_model_override,
         api_key: inference.upstream_api_key.as_ref().map(|key| key.expose().to_owned()),
         api: api(inference.upstream_api),
     }];
-    for fallback in settings.fallbacks().or_exit(Exit::Usage)? {
+    for fallback in settings.fallbacks()? {
         let from_variable = || settings.variable(fallback.api_key_env.as_deref()?).map(str::to_owned);
         providers.push(ProviderOptions {
-            url: fallback.url.clone().unwrap_or_default(),
+            url: fallback.url.clone().map(String::from).unwrap_or_default(),
             model: fallback.model.clone(),
             override_model: fallback.model_override,
             api_key: fallback
@@ -105,6 +106,9 @@ fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
                 .or_else(from_variable),
             api: api(fallback.api),
         });
+    }
+    for (at, provider) in providers.iter().enumerate() {
+        provider.check().map_err(|error| unusable(settings, at, &error))?;
     }
     let first = providers.first().cloned().unwrap_or_default();
     let options = UpstreamOptions {
@@ -124,6 +128,27 @@ fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
     Ok(Arc::new(engine))
 }
 
+/// A provider that cannot be used, at the place of the setting that says so. The first one has settings of its own.
+fn unusable(settings: &Settings, at: usize, error: &ProviderError) -> CliError {
+    let own = settings.inference.upstream_url.is_some();
+    let (url, key) = match at.checked_sub(1) {
+        None if own => (
+            "inference.upstream-url".to_owned(),
+            "inference.upstream-api-key".to_owned(),
+        ),
+        None => ("inference.url".to_owned(), "inference.upstream-api-key".to_owned()),
+        Some(at) => {
+            let table = format!("inference.fallbacks[{at}]");
+            (format!("{table}.url"), format!("{table}.api-key"))
+        }
+    };
+    let wrong = match error {
+        ProviderError::Key => key,
+        _ => url,
+    };
+    settings.fault(&wrong, error.to_string()).into()
+}
+
 fn api(api: UpstreamApi) -> Api {
     match api {
         UpstreamApi::Openai => Api::Openai,
@@ -135,15 +160,20 @@ fn api(api: UpstreamApi) -> Api {
 /// Loads the embedded model.
 fn embedded(settings: &Settings) -> Result<TorchEngine, CliError> {
     let options = torch_options(settings)?;
-    TorchEngine::start(options).map_err(refused)
+    TorchEngine::start(options).map_err(|error| refused(settings, error))
 }
 
-fn refused(error: TorchError) -> CliError {
+fn refused(settings: &Settings, error: TorchError) -> CliError {
+    let key = match &error {
+        TorchError::NoDevice { .. } => "inference.device",
+        TorchError::CacheTooSmall { .. } => "inference.cache-size",
+        _ => "inference.model-path",
+    };
     match error {
         TorchError::NotCompiled => CliError::from_error(Exit::NotCompiled, error)
             .hint("build with the feature torch: ./scripts/setup.sh && cargo build --release")
             .hint("or name a provider with --upstream-url"),
-        error => CliError::from_error(Exit::Usage, error),
+        error => CliError::from_error(Exit::Usage, error).of_setting(settings, key),
     }
 }
 
@@ -159,8 +189,8 @@ fn torch_options(settings: &Settings) -> Result<TorchOptions, CliError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let chunk = count(inference.prompt_chunk);
     Ok(TorchOptions {
-        dtype: dtype(inference.dtype, &dir)?,
-        device: device(inference.device.as_deref())?,
+        dtype: dtype(settings, &dir)?,
+        device: device(settings)?,
         threads: inference.threads.map_or(cores, count),
         max_batch: count(inference.max_batch),
         max_context: inference.context.map(count),
@@ -177,7 +207,7 @@ fn torch_options(settings: &Settings) -> Result<TorchOptions, CliError> {
             SwapPolicy::Switch => OnSwap::Switch,
         },
         capture_top_k: count(inference.capture_topk),
-        sampling: sampling(&inference.sampling_defaults)?,
+        sampling: sampling(settings)?,
         tool_calls: inference.tool_call_parser.map(|format| match format {
             config::ToolCallFormat::Hermes => ToolCallFormat::Hermes,
             config::ToolCallFormat::Llama3Json => ToolCallFormat::Llama3Json,
@@ -191,36 +221,54 @@ fn model_dir(settings: &Settings, path: &Path) -> Result<PathBuf, CliError> {
     if path.join("config.json").is_file() {
         return Ok(path.to_owned());
     }
+    let fault = |problem: String| CliError::from(settings.fault("inference.model-path", problem));
     if path.is_file() {
-        return Err(CliError::new(
-            Exit::Usage,
-            format!(
-                "{} is a file; the embedded engine serves an imported model",
-                path.display()
-            ),
-        )
+        return Err(fault(format!(
+            "{} is a file; the embedded engine serves an imported model",
+            path.display()
+        ))
         .hint(format!("reef model import {}", path.display()))
         .hint("then give the model's name in inference.model-path"));
     }
     let store = ModelStore::new(settings.storage.dir.join("models"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    store.resolve(&name).or_exit(Exit::Usage)
+    store.resolve(&name).map_err(|error| {
+        let written = path.strip_prefix(&settings.directory).unwrap_or(path);
+        let failure = fault(error.to_string());
+        match hub_name(written) {
+            Some(name) => failure.hint(format!(
+                "reef model pull hf://{name} downloads the model of that name and imports it; then repeat this command"
+            )),
+            None => failure.hint(
+                "reef model pull hf://ORG/NAME downloads one; a directory in Hugging Face layout serves as it is",
+            ),
+        }
+    })
 }
 
-fn dtype(precision: Precision, dir: &Path) -> Result<Dtype, CliError> {
-    Ok(match precision {
+/// `Qwen/Qwen2.5-1.5B-Instruct`: an organisation and a name, as the hub has them.
+fn hub_name(path: &Path) -> Option<String> {
+    let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
+    let plain = |part: &str| {
+        part.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+            && !part.starts_with('.')
+    };
+    match parts.as_slice() {
+        [org, name] if plain(org) && plain(name) => Some(format!("{org}/{name}")),
+        _ => None,
+    }
+}
+
+fn dtype(settings: &Settings, dir: &Path) -> Result<Dtype, CliError> {
+    Ok(match settings.inference.dtype {
         Precision::Float32 => Dtype::F32,
         Precision::Bfloat16 => Dtype::Bf16,
-        Precision::Float16 => {
-            return Err(CliError::new(
-                Exit::Usage,
-                "inference.dtype float16 is not served by the embedded engine",
-            )
-            .hint("use bfloat16 for half the memory, or float32"));
-        }
         Precision::Auto => {
             let store = ModelStore::new(dir);
-            let summary = store.show(&dir.to_string_lossy()).or_exit(Exit::Usage)?;
+            let summary = store.show(&dir.to_string_lossy());
+            let summary =
+                summary.map_err(|error| CliError::from(settings.fault("inference.model-path", error.to_string())))?;
             match summary.dtype.as_deref() {
                 Some("bfloat16" | "float16") => Dtype::Bf16,
                 _ => Dtype::F32,
@@ -229,19 +277,22 @@ fn dtype(precision: Precision, dir: &Path) -> Result<Dtype, CliError> {
     })
 }
 
-fn device(name: Option<&str>) -> Result<ComputeDevice, CliError> {
+fn device(settings: &Settings) -> Result<ComputeDevice, CliError> {
     let number = |name: &str| name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-    match name {
-        None | Some("cpu") => Ok(ComputeDevice::Cpu),
-        Some("cuda") => Ok(ComputeDevice::Cuda(0)),
-        Some(other) => number(other).map(ComputeDevice::Cuda).ok_or_else(|| {
-            CliError::new(Exit::Usage, format!("inference.device is {other:?}")).hint("use cpu or cuda:N")
+    match settings.inference.device.as_str() {
+        "cpu" => Ok(ComputeDevice::Cpu),
+        "cuda" => Ok(ComputeDevice::Cuda(0)),
+        other => number(other).map(ComputeDevice::Cuda).ok_or_else(|| {
+            let fault = settings.fault("inference.device", "expected cpu or cuda:N");
+            fault.hint("cuda:0 is the first GPU").into()
         }),
     }
 }
 
-fn sampling(table: &Table) -> Result<SamplingDefaults, CliError> {
+fn sampling(settings: &Settings) -> Result<SamplingDefaults, CliError> {
     let known = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
+    let table = &settings.inference.sampling_defaults;
+    let fault = |key: &str, problem: &str| settings.fault(&format!("inference.sampling-defaults.{key}"), problem);
     let json = table.to_json();
     if let Some(key) = json
         .as_object()
@@ -249,10 +300,9 @@ fn sampling(table: &Table) -> Result<SamplingDefaults, CliError> {
         .flat_map(|map| map.keys())
         .find(|key| !known.contains(&key.replace('-', "_").as_str()))
     {
-        return Err(
-            CliError::new(Exit::Usage, format!("inference.sampling-defaults has no key {key}"))
-                .hint(format!("its keys are {}", known.join(", "))),
-        );
+        return Err(fault(key, "unknown key")
+            .hint(format!("its keys are {}", known.join(", ")))
+            .into());
     }
     let number = |key: &str| match table.get(key) {
         None => Ok(None),
@@ -260,12 +310,7 @@ fn sampling(table: &Table) -> Result<SamplingDefaults, CliError> {
             .as_f64()
             .filter(|value| value.is_finite() && *value >= 0.0)
             .map(Some)
-            .ok_or_else(|| {
-                CliError::new(
-                    Exit::Usage,
-                    format!("inference.sampling-defaults.{key} must be a number from 0 on"),
-                )
-            }),
+            .ok_or_else(|| CliError::from(fault(key, "expected a number of at least 0"))),
     };
     let narrow = |key| number(key).map(|value| value.map(|value| value as f32));
     Ok(SamplingDefaults {

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::ErrorKind;
 
+use crate::config::{ConfigError, Fault, Settings};
 use crate::experience::{ErrorClass, StoreError};
 
 use super::Exit;
@@ -52,10 +53,10 @@ impl CliError {
         self
     }
 
-    /// Puts the place of the fault before the message.
+    /// Names the setting that the failure comes from, and where its value stands.
     #[must_use]
-    pub(crate) fn at(mut self, place: &str) -> Self {
-        self.message.insert_str(0, place);
+    pub(crate) fn of_setting(mut self, settings: &Settings, key: &str) -> Self {
+        self.message = settings.fault(key, self.message).to_string();
         self
     }
 
@@ -128,6 +129,31 @@ pub(crate) fn disk_step(kind: ErrorKind) -> Option<&'static str> {
             Some("this user may not write there: run as the owner of the files, or name another directory with --dir")
         }
         _ => None,
+    }
+}
+
+/// A configuration that cannot be used. One fault is told with its next step apart, several as a list.
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Invalid { faults } => match <[Fault; 1]>::try_from(faults) {
+                Ok([fault]) => fault.into(),
+                Err(faults) => Self::from_error(Exit::Usage, ConfigError::Invalid { faults }),
+            },
+            error => Self::from_error(Exit::Usage, error),
+        }
+    }
+}
+
+/// A setting that cannot be used.
+impl From<Fault> for CliError {
+    fn from(mut fault: Fault) -> Self {
+        let hint = fault.hint.take();
+        let failure = Self::new(Exit::Usage, fault.to_string());
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
     }
 }
 

@@ -39,7 +39,9 @@ pub(crate) struct Trees {
 pub(crate) fn adapters(settings: &Settings) -> Result<Adapters, CliError> {
     let built_in = Adapters::built_in()?;
     Ok(match &settings.harness.adapters {
-        Some(dir) => built_in.with_directory(dir)?,
+        Some(dir) => built_in
+            .with_directory(dir)
+            .map_err(|error| CliError::from(error).of_setting(settings, "harness.adapters"))?,
         None => built_in,
     })
 }
@@ -56,7 +58,10 @@ pub(crate) fn trees(settings: &Settings) -> Result<Option<Trees>, CliError> {
         return Ok(None);
     }
     let adapters = adapters(settings)?;
-    let adapter = adapters.get(usual(settings))?.clone();
+    let adapter = adapters
+        .get(usual(settings))
+        .map_err(|error| CliError::from(error).of_setting(settings, "harness.adapter"))?
+        .clone();
     Ok(Some(Trees {
         adapters,
         adapter,
@@ -73,7 +78,9 @@ pub(crate) fn check_settings(settings: &Settings) -> Result<Option<String>, CliE
     let Some(trees) = trees(settings)? else {
         return Ok(None);
     };
-    trees.seed()?;
+    trees
+        .seed()
+        .map_err(|error| error.of_setting(settings, "harness.seed"))?;
     Ok(Some(format!("trees for {}", trees.adapter.name)))
 }
 
@@ -100,7 +107,7 @@ impl Trees {
         };
         let rendered = check(&tree, &self.adapter, &self.policy, clock::now_us()).map_err(|refusal| {
             let place = self.seed.as_deref().unwrap_or(Path::new("the empty tree"));
-            CliError::new(Exit::Usage, format!("harness.seed {}: {refusal}", place.display()))
+            CliError::new(Exit::Usage, format!("{}: {refusal}", place.display()))
                 .hint("reef harness test checks a tree without a service")
         })?;
         tree.adapter = Some(self.adapter.name.clone());
@@ -124,7 +131,7 @@ impl Trees {
             adapters: self.adapters,
             policy: self.policy,
             most_proposals: self.most_proposals,
-            url: settings.reef.served_url.clone(),
+            url: settings.reef.served_url.clone().map(String::from),
             model: if upstream {
                 inference.upstream_model.clone()
             } else {

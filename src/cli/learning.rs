@@ -2,43 +2,18 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
-
 use super::engines::{self, Built};
 use super::harness::Trees;
 use super::{CliError, Context, Exit, harness};
 use crate::config::Settings;
-use crate::recipe::{EvaluatorKind, Recipe, RecipeError, TrainerKind};
+use crate::recipe::{EvaluatorKind, Recipe, TrainerKind};
 use crate::scenario::{Answering, BaseModel, Hands, LoopError, Workshop};
+use crate::train::{TrainError, TrainSettings};
 
 /// The recipe that the settings name, complete; `None` when they name none.
 pub(crate) fn recipe(settings: &Settings) -> Result<Option<Recipe>, CliError> {
-    let Some(reference) = &settings.recipe.implementation else {
-        return Ok(None);
-    };
-    let config = match settings.recipe.config.to_json() {
-        Value::Object(config) => config,
-        _ => Map::new(),
-    };
-    let directory = settings
-        .file
-        .as_ref()
-        .and_then(|file| file.parent())
-        .map_or_else(|| settings.directory.clone(), |parent| settings.directory.join(parent));
-    match Recipe::resolve(reference, &config, &directory) {
-        Ok(recipe) => Ok(Some(with_limits(recipe, settings))),
-        Err(error) => {
-            let place = match &error {
-                RecipeError::Setting { key, .. } | RecipeError::Value { key, .. } => {
-                    settings.recipe.config.source_of(key)
-                }
-                RecipeError::Unknown { .. } => Some(&settings.source("recipe.implementation")),
-                RecipeError::Read { .. } | RecipeError::Syntax { .. } => None,
-            };
-            let place = place.map(|source| format!("{source}: ")).unwrap_or_default();
-            Err(CliError::from(error).at(&place))
-        }
-    }
+    let recipe = Recipe::configured(settings)?;
+    Ok(recipe.map(|recipe| with_limits(recipe, settings)))
 }
 
 /// The recipe that a service learns by; `None` where it only records.
@@ -82,17 +57,35 @@ pub(crate) fn hands(settings: &Settings, recipe: &Recipe, built: Option<&Built>)
         }),
         _ => None,
     };
+    let base_is_missing = base.is_none();
     let answering = built.map(|built| Answering {
         engine: built.engine.clone(),
         torch: built.torch.clone(),
     });
+    if recipe.learns() && recipe.trainer.backend == TrainerKind::Torch {
+        TrainSettings::from_recipe(recipe).map_err(|error| trainer_fault(settings, recipe, error))?;
+    }
     let hands = Hands::new(recipe, answering, base, engines::judge(settings)?)
-        .map_err(|error| CliError::from_error(Exit::Usage, error))?;
+        .map_err(|error| CliError::from_error(Exit::Usage, error).of_setting(settings, "recipe.implementation"))
+        .map_err(|failure| match base_is_missing {
+            true => failure
+                .hint("name the model: inference.model-path")
+                .hint("beside a provider, a harness can learn (recipe evolve), or a trainer of your own (trainer.backend: program)"),
+            false => failure,
+        })?;
     match built {
         Some(built) if recipe.trainer.backend == TrainerKind::Proposer => {
             Ok(hands.with_workshop(workshop(settings, built)?))
         }
         _ => Ok(hands),
+    }
+}
+
+/// Settings that the embedded trainer cannot follow, at their place.
+fn trainer_fault(settings: &Settings, recipe: &Recipe, error: TrainError) -> CliError {
+    match error {
+        TrainError::Settings { key, fault } => recipe.fault_at(settings, &key, &fault).into(),
+        error => CliError::from_error(Exit::Usage, error),
     }
 }
 
@@ -146,12 +139,6 @@ pub(crate) fn work_dir(settings: &Settings) -> PathBuf {
     settings.storage.work_dir().join("training")
 }
 
-impl From<RecipeError> for CliError {
-    fn from(error: RecipeError) -> Self {
-        Self::from_error(Exit::Usage, error)
-    }
-}
-
 impl From<LoopError> for CliError {
     fn from(error: LoopError) -> Self {
         match error {
@@ -163,6 +150,7 @@ impl From<LoopError> for CliError {
             LoopError::Stopped => Self::interrupted(),
             LoopError::Trainer { .. }
             | LoopError::Gate { .. }
+            | LoopError::Recipe { .. }
             | LoopError::Load { .. }
             | LoopError::Work { .. }
             | LoopError::Name(_) => Self::from_error(Exit::Unexpected, error),

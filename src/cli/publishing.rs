@@ -65,11 +65,15 @@ impl Context {
 fn mirror(settings: &Settings) -> Result<Option<Remote>, CliError> {
     let release = &settings.release;
     match &release.remote {
-        Some(url) if release.push => Ok(Some(Remote::new(url, release.lfs_url.clone())?.that_follows())),
-        None if release.push => Err(
-            CliError::new(Exit::Usage, "release.push is on and release.remote is not set")
-                .hint("set release.remote to the git remote to push to, or release.push to false"),
-        ),
+        Some(url) if release.push => {
+            let remote = Remote::new(url, release.lfs_url.clone());
+            let remote = remote.map_err(|error| CliError::from(error).of_setting(settings, "release.remote"))?;
+            Ok(Some(remote.that_follows()))
+        }
+        None if release.push => Err(settings
+            .fault("release.push", "is on and release.remote is not set")
+            .hint("set release.remote to the git remote to push to, or release.push to false")
+            .into()),
         _ => Ok(None),
     }
 }
@@ -87,7 +91,7 @@ pub(crate) fn check(settings: &Settings) -> Result<Option<String>, CliError> {
         if !based {
             Repository::check_directory(dir).map_err(|error| {
                 CliError::from_error(Exit::Usage, error)
-                    .at("release.base: ")
+                    .of_setting(settings, "release.base")
                     .hint("name a directory whose files every new scenario starts with, or leave release.base out")
             })?;
         }

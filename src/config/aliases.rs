@@ -113,44 +113,93 @@ pub(super) fn hint(key: &str) -> Option<&'static str> {
         .map(|(_, hint)| *hint)
 }
 
+/// Where keys came to stand that were written elsewhere: the home, and the key as written.
+pub(super) type Moved = Vec<(String, String)>;
+
+/// The home of a key; of a recipe's settings too where a recipe is named.
+pub(super) fn home(key: &str, recipe_is_named: bool) -> String {
+    let key = canonical(key);
+    for (old, home) in ALIASES {
+        if let Some(rest) = key
+            .strip_prefix(old)
+            .filter(|rest| rest.is_empty() || rest.starts_with('.'))
+        {
+            return format!("{home}{rest}");
+        }
+    }
+    match key.strip_prefix("reef.") {
+        Some(rest) if recipe_is_named && !of_the_service(rest.split('.').next().unwrap_or(rest)) => {
+            format!("recipe.config.{rest}")
+        }
+        _ => key.into_owned(),
+    }
+}
+
+/// Names keys as the file has them.
+pub(super) fn as_written(mut faults: Vec<Fault>, moved: &Moved) -> Vec<Fault> {
+    for fault in &mut faults {
+        fault.key = written(&fault.key, &fault.source, moved);
+    }
+    faults
+}
+
+/// A key as the file has it.
+pub(super) fn written(key: &str, source: &Source, moved: &Moved) -> String {
+    if !matches!(source, Source::File { .. }) {
+        return key.to_owned();
+    }
+    let spelled = canonical(key);
+    let below = |home: &str| {
+        let rest = spelled.strip_prefix(canonical(home).as_ref())?;
+        (rest.is_empty() || rest.starts_with(['.', '['])).then(|| key[key.len() - rest.len()..].to_owned())
+    };
+    moved
+        .iter()
+        .find_map(|(home, old)| below(home).map(|rest| format!("{old}{rest}")))
+        .unwrap_or_else(|| key.to_owned())
+}
+
 /// Moves every key to its home. A key given in both places is a fault.
-pub(super) fn settle(root: &mut Node, faults: &mut Vec<Fault>) {
+pub(super) fn settle(root: &mut Node, faults: &mut Vec<Fault>) -> Moved {
     check_version(root, faults);
+    let mut moved = Moved::new();
     for (old, home) in ALIASES {
         if let Some((key, node)) = root.take(old) {
+            let table = old
+                .rsplit_once('.')
+                .map_or(String::new(), |(table, _)| format!("{table}."));
+            moved.push(((*home).to_owned(), format!("{table}{}", key.text)));
             move_to(root, old, &key, home, node, faults);
         }
     }
     if root.at("recipe.implementation").is_some() {
-        recipe_settings(root, faults);
+        recipe_settings(root, &mut moved, faults);
     }
+    moved
+}
+
+/// Whether the section `reef` knows a key.
+fn of_the_service(key: &str) -> bool {
+    super::Reef::FIELDS
+        .iter()
+        .any(|field| canonical(field.name) == canonical(key))
 }
 
 /// Keys beside `reef.recipe` that the section `reef` does not know are the recipe's.
-fn recipe_settings(root: &mut Node, faults: &mut Vec<Fault>) {
-    let own = |key: &str| {
-        super::Reef::FIELDS
-            .iter()
-            .any(|field| canonical(field.name) == canonical(key))
-    };
+fn recipe_settings(root: &mut Node, moved: &mut Moved, faults: &mut Vec<Fault>) {
     let foreign: Vec<String> = root
         .at("reef")
         .and_then(Node::entries)
         .unwrap_or_default()
         .iter()
         .map(|(key, _)| key.text.clone())
-        .filter(|key| !own(key))
+        .filter(|key| !of_the_service(key))
         .collect();
     for name in foreign {
         if let Some((key, node)) = root.take(&format!("reef.{name}")) {
-            move_to(
-                root,
-                &format!("reef.{name}"),
-                &key,
-                &format!("recipe.config.{name}"),
-                node,
-                faults,
-            );
+            let (old, home) = (format!("reef.{name}"), format!("recipe.config.{name}"));
+            move_to(root, &old, &key, &home, node, faults);
+            moved.push((home, old));
         }
     }
 }

@@ -39,7 +39,10 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.source)?;
+        // What nobody set stands nowhere.
+        if self.source != Source::Default {
+            write!(f, "{}: ", self.source)?;
+        }
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
@@ -69,6 +72,16 @@ pub enum ConfigError {
         /// At least one.
         faults: Vec<Fault>,
     },
+}
+
+impl ConfigError {
+    /// The faults; none where the file cannot be read at all.
+    pub fn into_faults(self) -> Vec<Fault> {
+        match self {
+            Self::Read { .. } => Vec::new(),
+            Self::Invalid { faults } => faults,
+        }
+    }
 }
 
 impl From<Vec<Fault>> for ConfigError {

@@ -31,6 +31,8 @@ pub struct Field {
 pub enum Kind {
     /// Text.
     Text,
+    /// An address that starts with `http://` or `https://`.
+    Url,
     /// A path; a relative one starts at the directory Reef was started in.
     Path,
     /// `true` or `false`.
@@ -69,6 +71,7 @@ impl Field {
         };
         match self.kind {
             Kind::Text => "text".to_owned(),
+            Kind::Url => "a URL that starts with http:// or https://".to_owned(),
             Kind::Path => "a path".to_owned(),
             Kind::Bool => "true or false".to_owned(),
             Kind::Integer { min, max } => {
@@ -94,6 +97,7 @@ impl Field {
     pub fn type_name(&self) -> &'static str {
         match self.kind {
             Kind::Text => "text",
+            Kind::Url => "URL",
             Kind::Path => "path",
             Kind::Bool => "boolean",
             Kind::Integer { .. } => "integer",
@@ -110,7 +114,7 @@ impl Field {
     /// The field in JSON Schema.
     pub fn json_schema(&self) -> Json {
         let mut schema = match self.kind {
-            Kind::Text | Kind::Path => json!({"type": "string"}),
+            Kind::Text | Kind::Url | Kind::Path => json!({"type": "string"}),
             Kind::Bool => json!({"type": "boolean"}),
             Kind::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
             Kind::Number | Kind::Seconds => json!({"type": "number"}),

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::nearest::{declared, nearest, unknown_keys};
 use super::reader::Reader;
 use super::tree::{Node, Value, canonical};
 use super::yaml::Origin;
@@ -19,7 +20,7 @@ const MAX_FILE: u64 = 4 << 20;
 pub struct Sources {
     /// The deployment file, if one is given.
     pub file: Option<PathBuf>,
-    /// Settings typed on the command line, in order; the last one counts.
+    /// Settings typed on the command line. Each may be given once.
     pub overrides: Vec<Override>,
     /// The environment.
     pub env: BTreeMap<String, String>,
@@ -56,7 +57,9 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
         .into());
     }
     aliases::refuse_two_spellings(&root, "", &mut faults);
-    aliases::settle(&mut root, &mut faults);
+    let moved = aliases::settle(&mut root, &mut faults);
+    refuse_given_twice(&sources.overrides, &root, &mut faults);
+    let file = root.clone();
     for given in &sources.overrides {
         put_override(&mut root, given, &mut faults);
     }
@@ -70,22 +73,51 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     };
     interpolate::apply(&mut root, "", &scope, &mut faults);
     if !faults.is_empty() {
-        return Err(faults.into());
+        return Err(aliases::as_written(faults, &moved).into());
     }
+    let whole = Arc::new(root.clone());
+    let recipe_is_named = root.at("recipe.implementation").is_some();
     let mut reader = Reader::new(root, &sources.env, &sources.directory);
+    let overridden = file.at("recipe.config").cloned();
+    reader.file = Some(file);
     let settings = Settings::read(&mut reader, sources);
-    unknown_keys(&mut reader);
-    match settings {
-        Some(mut settings) if reader.faults.is_empty() => {
-            settings.rows = reader.rows;
-            let faults = settings.contradictions();
-            if faults.is_empty() {
-                Ok(settings)
-            } else {
-                Err(faults.into())
-            }
-        }
-        _ => Err(reader.faults.into()),
+    let mut faults = reader.faults;
+    faults.append(&mut unknown_keys(&reader.root, recipe_is_named));
+    let Some(mut settings) = settings.filter(|_| faults.is_empty()) else {
+        return Err(aliases::as_written(faults, &moved).into());
+    };
+    settings.rows = reader.rows;
+    settings.whole = whole;
+    settings.recipe_of_the_file = super::Table::new(overridden);
+    settings.moved = moved;
+    let faults = settings.contradictions();
+    if faults.is_empty() {
+        Ok(settings)
+    } else {
+        Err(faults.into())
+    }
+}
+
+/// Which of two values of a flag counts would be a guess.
+fn refuse_given_twice(overrides: &[Override], root: &Node, faults: &mut Vec<Fault>) {
+    let names_a_recipe = |key: &str| aliases::home(key, false) == "recipe.implementation";
+    let recipe = root.at("recipe.implementation").is_some() || overrides.iter().any(|given| names_a_recipe(&given.key));
+    let homes: Vec<String> = overrides
+        .iter()
+        .map(|given| aliases::home(&given.key, recipe))
+        .collect();
+    for (at, given) in overrides.iter().enumerate() {
+        let Some(first) = homes[..at].iter().position(|home| *home == homes[at]) else {
+            continue;
+        };
+        let first = &overrides[first].flag;
+        let hint = if *first == given.flag {
+            "keep one".to_owned()
+        } else {
+            format!("{first} sets it too; keep one")
+        };
+        let source = Source::CommandLine(given.flag.clone());
+        faults.push(Fault::new(source, homes[at].as_str(), "is given twice").hint(hint));
     }
 }
 
@@ -124,7 +156,7 @@ pub(super) fn read_text(text: &str, file: &Arc<Path>) -> Result<Node, ConfigErro
         .and_then(|extension| extension.to_str())
         .unwrap_or_default();
     match extension.to_ascii_lowercase().as_str() {
-        "toml" => Ok(toml::read(text, file)?),
+        "toml" => Ok(toml::read(text, Some(file))?),
         "yaml" | "yml" | "json" => match yaml::read(text, Origin::File(file))? {
             Some(node) if !node.is_null() => Ok(node),
             _ => Ok(Node::empty_map(top())),
@@ -163,15 +195,6 @@ fn leaf_on_the_way(path: &str) -> Option<(String, &'static Field)> {
         .find(|(key, field)| field.kind != super::Kind::Table && (*key == path || path.starts_with(&format!("{key}."))))
 }
 
-/// Every declared setting with its dotted key.
-pub(super) fn declared() -> impl Iterator<Item = (String, &'static Field)> {
-    Settings::SECTIONS.iter().flat_map(|(path, _, fields)| {
-        fields
-            .iter()
-            .map(move |field| (format!("{path}.{}", canonical(field.name)), field))
-    })
-}
-
 fn otherwise(path: &str, env: &BTreeMap<String, String>) -> Option<String> {
     let path = canonical(path);
     let (_, field) = declared().find(|(key, _)| *key == path)?;
@@ -186,76 +209,6 @@ fn otherwise(path: &str, env: &BTreeMap<String, String>) -> Option<String> {
         serde_json::Value::String(text) => Some(text),
         other => Some(other.to_string()),
     }
-}
-
-/// Whatever no section took is unknown.
-fn unknown_keys(reader: &mut Reader<'_>) {
-    let mut faults = Vec::new();
-    reader.root.leaves("", &mut |path, node| {
-        let path = canonical(path);
-        let is_section = Settings::SECTIONS
-            .iter()
-            .any(|(section, _, _)| *section == path || section.starts_with(&format!("{path}.")));
-        if !path.is_empty() && !is_section {
-            faults.push(unknown(&path, node, declared().map(|(key, _)| key)));
-        }
-    });
-    // A table of unknown keys is one mistake, not many.
-    faults.dedup_by(|later, first| later.key == first.key);
-    reader.faults.append(&mut faults);
-}
-
-/// The fault for a key nobody declared, naming the nearest one that somebody did.
-fn unknown(path: &str, node: &Node, known: impl Iterator<Item = String>) -> Fault {
-    let first = path.split(['.', '[']).next().unwrap_or(path);
-    let known_section = Settings::SECTIONS
-        .iter()
-        .any(|(section, _, _)| *section == first || section.starts_with(&format!("{first}.")));
-    if !known_section {
-        let fault = Fault::new(node.source.clone(), first, "unknown section");
-        let names = Settings::SECTIONS.iter().map(|(section, _, _)| (*section).to_owned());
-        return match aliases::hint(first) {
-            Some(hint) => fault.hint(hint),
-            None => match nearest(first, names) {
-                Some(name) => fault.hint(format!("did you mean {name}?")),
-                None => fault.hint("see reef config schema for all sections"),
-            },
-        };
-    }
-    let fault = Fault::new(node.source.clone(), path, "unknown key");
-    match aliases::hint(path) {
-        Some(hint) => fault.hint(hint),
-        None => match nearest(path, known) {
-            Some(name) => fault.hint(format!("did you mean {name}?")),
-            None => fault.hint("see reef config schema for all keys"),
-        },
-    }
-}
-
-/// The declared keys most like what somebody typed: of the section it names, or with its words elsewhere; at most three.
-pub(super) fn near_keys(typed: &str, known: impl Iterator<Item = String>) -> Vec<String> {
-    let last = typed.rsplit('.').next().unwrap_or(typed);
-    let mut near: Vec<(f64, String)> = known
-        .map(|key| {
-            let own = key.rsplit('.').next().unwrap_or(&key);
-            let whole = strsim::jaro_winkler(typed, &key);
-            // `port` for `reef.port`, and `prot` too.
-            let part = strsim::jaro_winkler(last, own);
-            (whole.max(part), key)
-        })
-        .filter(|(likeness, _)| *likeness > 0.85)
-        .collect();
-    near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    near.into_iter().take(3).map(|(_, key)| key).collect()
-}
-
-/// The most similar name, if one is similar at all.
-pub(super) fn nearest(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
-    known
-        .map(|candidate| (strsim::jaro_winkler(name, &candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.9)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
 }
 
 /// Reads settings that a room declared itself from a table of the file: a recipe's own settings, say. Unknown keys,

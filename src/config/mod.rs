@@ -8,6 +8,7 @@ mod error;
 mod field;
 mod interpolate;
 mod load;
+mod nearest;
 mod reader;
 mod reference;
 mod schema;
@@ -23,12 +24,14 @@ pub use crate::{__reef_choice as choice, __reef_section as section};
 pub use error::{ConfigError, Fault};
 pub use field::{Field, Kind};
 pub use load::{Override, Sources, load};
+pub use nearest::advice;
 pub use reader::{Reader, Row, Section};
 pub use reference::{json_schema, markdown};
 pub use schema::*;
-pub use setting::{Secret, Setting, Size, Table, TableList, text_of};
+pub use setting::{Secret, Setting, Size, Table, TableList, Url, text_of};
 pub use settings::Settings;
 pub use source::Source;
+pub use toml::read_toml;
 pub use tree::Node;
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub struct Row {
 /// Reads sections from a tree.
 pub struct Reader<'a> {
     pub(super) root: Node,
+    /// The file alone. What a flag or a variable overrides is held to the schema all the same.
+    pub(super) file: Option<Node>,
     pub(super) prefix: String,
     env: &'a BTreeMap<String, String>,
     directory: &'a Path,
@@ -46,6 +48,7 @@ impl<'a> Reader<'a> {
     pub(super) fn new(root: Node, env: &'a BTreeMap<String, String>, directory: &'a Path) -> Self {
         Self {
             root,
+            file: None,
             prefix: String::new(),
             env,
             directory,
@@ -83,36 +86,41 @@ impl<'a> Reader<'a> {
             format!("{}.{name}", self.prefix)
         };
         let given = self.given(field, &key);
+        self.overridden::<T>(field, &key, given.as_ref());
         let Some(node) = given else {
             return self.fallback(field, key);
         };
-        if node.is_null() {
-            if field.optional {
-                self.row::<T>(key, None, node.source);
-                return T::absent();
+        if node.is_null() && field.optional {
+            self.row::<T>(key, None, node.source);
+            return T::absent();
+        }
+        match accepted::<T>(field, &key, &node, self.directory) {
+            Ok(value) => {
+                self.row(key, Some(&value), node.source);
+                Some(value)
             }
-            let fault = Fault::new(
-                node.source,
-                key,
-                format!("null is not allowed, expected {}", field.expected()),
-            )
-            .hint("leave the key out to get the default");
-            self.faults.push(fault);
-            return None;
+            Err(fault) => {
+                self.faults.push(*fault);
+                None
+            }
         }
-        let Some(value) = T::from_node(&node, self.directory) else {
-            self.faults.push(wrong_type(field, key, &node));
-            return None;
+    }
+
+    /// A value of the file that something else overrides is a fault if it is one by itself. What refers to a variable
+    /// may need it only where nothing overrides it.
+    fn overridden<T: Setting>(&mut self, field: &'static Field, key: &str, used: Option<&Node>) {
+        let Some((_, node)) = self.file.as_mut().and_then(|file| file.take(key)) else {
+            return;
         };
-        if let Some(number) = value.number()
-            && (field.min.is_some_and(|min| number < min) || field.max.is_some_and(|max| number > max))
-        {
-            let problem = format!("expected {}, found another number", field.expected());
-            self.faults.push(Fault::new(node.source, key, problem));
-            return None;
+        let overridden = used.is_some_and(|used| used.source != node.source);
+        let absent = node.is_empty_word() || node.is_null() && field.optional;
+        if !overridden || absent || node.refers() {
+            return;
         }
-        self.row(key, Some(&value), node.source);
-        Some(value)
+        if let Err(fault) = accepted::<T>(field, key, &node, self.directory) {
+            self.faults
+                .push(fault.hint("what overrides it does not make it right: correct it, or take it out"));
+        }
     }
 
     /// Command line and file (already one tree), else the environment.
@@ -132,7 +140,7 @@ impl<'a> Reader<'a> {
 
     fn fallback<T: Setting>(&mut self, field: &'static Field, key: String) -> Option<T> {
         if let Some(json) = field.default_json() {
-            let node = from_json(&json);
+            let node = Node::from_json(&json, &Source::Default);
             let value = T::from_node(&node, self.directory);
             if value.is_some() {
                 self.row(key, value.as_ref(), Source::Default);
@@ -154,11 +162,30 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The value of a node, within the bounds of its field.
+fn accepted<T: Setting>(field: &Field, key: &str, node: &Node, directory: &Path) -> Result<T, Box<Fault>> {
+    if node.is_null() {
+        let problem = format!("null is not allowed, expected {}", field.expected());
+        let fault = Fault::new(node.source.clone(), key, problem);
+        return Err(Box::new(fault.hint("leave the key out to get the default")));
+    }
+    let value = T::from_node(node, directory).ok_or_else(|| Box::new(wrong_type(field, key.to_owned(), node)))?;
+    match value.number() {
+        Some(number) if field.min.is_some_and(|min| number < min) || field.max.is_some_and(|max| number > max) => {
+            let problem = format!("expected {}, found another number", field.expected());
+            Err(Box::new(Fault::new(node.source.clone(), key, problem)))
+        }
+        _ => Ok(value),
+    }
+}
+
 fn wrong_type(field: &Field, key: String, node: &Node) -> Fault {
     let bare_switch = matches!((&node.value, &node.source), (Value::Bool(_), Source::CommandLine(_)));
     let found = match field.kind {
         // "expected one of a, b, found text" would puzzle.
-        Kind::Choice(_) | Kind::Size | Kind::Integer { .. } if matches!(node.kind(), "text" | "an integer") => {
+        Kind::Choice(_) | Kind::Size | Kind::Url | Kind::Integer { .. }
+            if matches!(node.kind(), "text" | "an integer") =>
+        {
             "found something else".to_owned()
         }
         _ if bare_switch => "found no value".to_owned(),
@@ -169,20 +196,4 @@ fn wrong_type(field: &Field, key: String, node: &Node) -> Fault {
         key,
         format!("expected {}, {found}", field.expected()),
     )
-}
-
-/// A default as a node.
-fn from_json(json: &Json) -> Node {
-    let value = match json {
-        Json::Null => Value::Null,
-        Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => match number.as_i64() {
-            Some(number) => Value::Int(number),
-            None => Value::Float(number.as_f64().unwrap_or(0.0)),
-        },
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Array(items) => Value::List(items.iter().map(from_json).collect()),
-        Json::Object(_) => Value::Map(Vec::new()),
-    };
-    Node::new(value, Source::Default)
 }

@@ -1,6 +1,7 @@
 //! The types a setting may have.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,6 +56,45 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(********)")
+    }
+}
+
+/// An address that starts with `http://` or `https://`. A credential in it is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url(String);
+
+impl From<Url> for String {
+    fn from(url: Url) -> Self {
+        url.0
+    }
+}
+
+impl Deref for Url {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_credentials(&self.0))
+    }
+}
+
+impl Setting for Url {
+    const KIND: Kind = Kind::Url;
+
+    fn from_node(node: &Node, _: &Path) -> Option<Self> {
+        let text = text_of(node)?.trim();
+        let uri: http::Uri = text.parse().ok()?;
+        let named = uri.host().is_some_and(|host| !host.is_empty());
+        (named && matches!(uri.scheme_str(), Some("http" | "https"))).then(|| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> Json {
+        without_credentials(&self.0).into()
     }
 }
 

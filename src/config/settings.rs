@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::load::{near_keys, read_table};
+use super::aliases::{Moved, written};
+use super::load::read_table;
+use super::nearest::near_keys;
 use super::reader::{Reader, Row, Section};
 use super::{
-    ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Observability,
+    ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Node, Observability,
     RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Training,
 };
 
@@ -24,6 +27,11 @@ macro_rules! settings {
             /// The directory Reef was started in.
             pub directory: PathBuf,
             pub(super) rows: Vec<Row>,
+            /// What was given, as one tree with the place of every value.
+            pub(super) whole: Arc<Node>,
+            /// The recipe's settings in the file alone, whatever flags say.
+            pub(super) recipe_of_the_file: Table,
+            pub(super) moved: Moved,
             env: BTreeMap<String, String>,
         }
 
@@ -39,6 +47,9 @@ macro_rules! settings {
                     file: sources.file.clone(),
                     directory: sources.directory.clone(),
                     rows: Vec::new(),
+                    whole: Arc::new(Node::empty_map(Source::Default)),
+                    recipe_of_the_file: Table::new(None),
+                    moved: Moved::new(),
                     env: sources.env.clone(),
                 })
             }
@@ -80,12 +91,48 @@ impl Settings {
         near_keys(typed, self.rows.iter().map(|row| row.key.clone()))
     }
 
-    /// Where a setting came from.
+    /// Where a setting came from; for a key within a setting (`inference.fallbacks[0].url`), where that stands.
     pub fn source(&self, key: &str) -> Source {
-        self.rows
-            .iter()
-            .find(|row| row.key == key)
-            .map_or(Source::Default, |row| row.source.clone())
+        match self.rows.iter().find(|row| row.key == key) {
+            Some(row) => row.source.clone(),
+            None if self.within_a_given_one(key) => self.whole.source_at(key).clone(),
+            None => Source::Default,
+        }
+    }
+
+    fn within_a_given_one(&self, key: &str) -> bool {
+        self.rows.iter().any(|row| {
+            row.source != Source::Default
+                && key
+                    .strip_prefix(row.key.as_str())
+                    .is_some_and(|rest| rest.starts_with(['.', '[']))
+        })
+    }
+
+    /// Something wrong with a setting, at the place of its value.
+    pub fn fault(&self, key: &str, problem: impl Into<String>) -> Fault {
+        let source = self.source(key);
+        let key = written(key, &source, &self.moved);
+        Fault::new(source, key, problem)
+    }
+
+    /// A fault found at a place, its key as the file has it.
+    pub fn fault_at(&self, source: Source, key: &str, problem: impl Into<String>) -> Fault {
+        let key = written(key, &source, &self.moved);
+        Fault::new(source, key, problem)
+    }
+
+    /// The recipe's own settings as the file has them, whatever flags say.
+    pub fn recipe_of_the_file(&self) -> &Table {
+        &self.recipe_of_the_file
+    }
+
+    /// The directory at which relative paths of the deployment file's recipe start.
+    pub fn file_directory(&self) -> PathBuf {
+        self.file
+            .as_ref()
+            .and_then(|file| file.parent())
+            .map_or_else(|| self.directory.clone(), |parent| self.directory.join(parent))
     }
 
     /// Reads settings that another room declares (a recipe's own, say) from a table of this deployment. `path` is the
@@ -120,10 +167,17 @@ impl Settings {
     pub(super) fn contradictions(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut fault = |key: &str, problem: &str, hint: &str| {
-            faults.push(Fault::new(self.source(key), key, problem).hint(hint));
+            faults.push(self.fault(key, problem).hint(hint));
         };
         let inference = &self.inference;
         let given = |key: &str| matches!(self.source(key), Source::File { .. } | Source::CommandLine(_));
+        if inference.url.is_some() && inference.upstream_url.is_some() && given("inference.upstream-url") {
+            fault(
+                "inference.url",
+                "is another name of inference.upstream-url, which is given too",
+                "keep one",
+            );
+        }
         if inference.model_path.is_some() && inference.upstream_url.is_some() && given("inference.upstream-url") {
             fault(
                 "inference.model-path",
@@ -158,30 +212,12 @@ impl Settings {
                 "an empty token would let everybody in",
             );
         }
-        for (key, url) in [
-            ("inference.upstream-url", &inference.upstream_url),
-            ("inference.url", &inference.url),
-            ("reef.served-url", &self.reef.served_url),
-        ] {
-            if url.as_ref().is_some_and(|url| !is_http_url(url)) {
-                fault(
-                    key,
-                    "expected a URL that starts with http:// or https://",
-                    "for example http://127.0.0.1:8000",
-                );
-            }
-        }
         // It is written into the script that people run, so it is plainly an address.
-        let plain = |url: &String| {
+        let plain = |url: &str| {
             url.bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b":/.-_~[]%".contains(&b))
         };
-        if self
-            .reef
-            .served_url
-            .as_ref()
-            .is_some_and(|url| is_http_url(url) && !plain(url))
-        {
+        if self.reef.served_url.as_deref().is_some_and(|url| !plain(url)) {
             fault(
                 "reef.served-url",
                 "holds more than scheme, host, port and path",
@@ -192,19 +228,15 @@ impl Settings {
             Ok(fallbacks) => {
                 for (at, fallback) in fallbacks.iter().enumerate() {
                     let key = format!("inference.fallbacks[{at}]");
-                    let source = self.source("inference.fallbacks");
-                    if !fallback.url.as_deref().is_some_and(is_http_url) {
-                        faults.push(Fault::new(
-                            source.clone(),
-                            format!("{key}.url"),
-                            "expected a URL that starts with http:// or https://",
-                        ));
+                    if fallback.url.is_none() {
+                        let problem = "expected a URL that starts with http:// or https://";
+                        faults.push(self.fault(&format!("{key}.url"), problem));
                     }
                     if let Some(name) = &fallback.api_key_env
                         && self.variable(name).is_none()
                     {
                         let problem = format!("names the environment variable {name}, which is not set");
-                        faults.push(Fault::new(source, format!("{key}.api-key-env"), problem));
+                        faults.push(self.fault(&format!("{key}.api-key-env"), problem));
                     }
                 }
             }
@@ -213,12 +245,6 @@ impl Settings {
         }
         faults
     }
-}
-
-fn is_http_url(text: &str) -> bool {
-    text.parse::<http::Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
-    })
 }
 
 /// Values may be secret, so only the sources are shown.

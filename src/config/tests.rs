@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::load::{declared, read_text};
+use super::load::read_text;
+use super::nearest::declared;
 use super::*;
+
+mod places;
 
 /// Loads a file of this name and text beside overrides (`--reef.port=1`) and variables.
 fn load_with(name: &str, text: &str, flags: &[&str], env: &[(&str, &str)]) -> Result<Settings, ConfigError> {
@@ -113,10 +116,9 @@ fn the_command_line_wins_over_the_file_over_the_environment_over_the_default() {
 }
 
 #[test]
-fn the_last_spelling_on_the_command_line_counts_and_keeps_siblings() {
+fn a_flag_keeps_what_stands_beside_its_setting() {
     let flags = [
-        "--recipe.config.batch_size=1",
-        "--recipe.config.batch-size=2",
+        "--recipe.config.batch_size=2",
         "--no-training.enabled",
         "--reef.tokens=[a, 'b']",
     ];

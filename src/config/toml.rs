@@ -7,10 +7,16 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::tree::{Key, Node, Value};
-use super::{Fault, Source};
+use super::{ConfigError, Fault, Source};
+
+/// Reads a TOML document of another room's, a recipe's say; one that comes with the program has no file.
+pub fn read_toml(text: &str, file: Option<&Path>) -> Result<Node, ConfigError> {
+    let file = file.map(Arc::from);
+    Ok(read(text.strip_prefix('\u{feff}').unwrap_or(text), file.as_ref())?)
+}
 
 /// Reads a TOML document.
-pub(super) fn read(text: &str, file: &Arc<Path>) -> Result<Node, Vec<Fault>> {
+pub(super) fn read(text: &str, file: Option<&Arc<Path>>) -> Result<Node, Vec<Fault>> {
     let reader = Reader {
         lines: line_starts(text),
         file,
@@ -24,14 +30,17 @@ pub(super) fn read(text: &str, file: &Arc<Path>) -> Result<Node, Vec<Fault>> {
 
 struct Reader<'a> {
     lines: Vec<usize>,
-    file: &'a Arc<Path>,
+    file: Option<&'a Arc<Path>>,
 }
 
 impl Reader<'_> {
     fn source(&self, offset: usize) -> Source {
-        Source::File {
-            file: Arc::clone(self.file),
-            line: self.lines.partition_point(|start| *start <= offset).max(1),
+        match self.file {
+            Some(file) => Source::File {
+                file: Arc::clone(file),
+                line: self.lines.partition_point(|start| *start <= offset).max(1),
+            },
+            None => Source::Default,
         }
     }
 

@@ -49,7 +49,8 @@ impl Node {
         Self { value, source }
     }
 
-    pub(super) fn empty_map(source: Source) -> Self {
+    /// A table without entries.
+    pub fn empty_map(source: Source) -> Self {
         Self::new(Value::Map(Vec::new()), source)
     }
 
@@ -78,8 +79,35 @@ impl Node {
         }
     }
 
+    /// A value as a node with one source; the keys of an object have it too.
+    pub fn from_json(json: &Json, source: &Source) -> Self {
+        let value = match json {
+            Json::Null => Value::Null,
+            Json::Bool(value) => Value::Bool(*value),
+            Json::Number(number) => match number.as_i64() {
+                Some(number) => Value::Int(number),
+                None => Value::Float(number.as_f64().unwrap_or(0.0)),
+            },
+            Json::String(text) => Value::Text(text.clone()),
+            Json::Array(items) => Value::List(items.iter().map(|item| Self::from_json(item, source)).collect()),
+            Json::Object(entries) => Value::Map(
+                entries
+                    .iter()
+                    .map(|(text, value)| {
+                        let key = Key {
+                            text: text.clone(),
+                            source: source.clone(),
+                        };
+                        (key, Self::from_json(value, source))
+                    })
+                    .collect(),
+            ),
+        };
+        Self::new(value, source.clone())
+    }
+
     /// What a message may call it; never the value itself.
-    pub(super) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "null",
             Value::Bool(_) => "a boolean",
@@ -99,10 +127,21 @@ impl Node {
         }
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    /// Whether it is null, which is no value at all.
+    pub fn is_null(&self) -> bool {
         match &self.value {
             Value::Null => true,
             Value::Word(word) => word == "null" || word == "~",
+            _ => false,
+        }
+    }
+
+    /// Whether it, or anything in it, refers to a variable or to another setting.
+    pub fn refers(&self) -> bool {
+        match &self.value {
+            Value::Text(text) | Value::Word(text) => text.contains("${"),
+            Value::List(items) => items.iter().any(Self::refers),
+            Value::Map(entries) => entries.iter().any(|(_, node)| node.refers()),
             _ => false,
         }
     }
@@ -119,6 +158,49 @@ impl Node {
         }
     }
 
+    /// The entries of a map with their keys as written.
+    pub fn children(&self) -> impl Iterator<Item = (&str, &Self)> {
+        self.entries()
+            .unwrap_or_default()
+            .iter()
+            .map(|(key, node)| (key.text.as_str(), node))
+    }
+
+    /// Where the value at a path (`a.b[1].c`) stands, or the nearest table around it.
+    pub fn source_at(&self, path: &str) -> &Source {
+        let mut here = self;
+        for part in path.split('.') {
+            let (key, index) = part.split_once('[').map_or((part, None), |(key, rest)| {
+                (key, rest.trim_end_matches(']').parse::<usize>().ok())
+            });
+            let Some(below) = here.get(key) else { break };
+            here = match (index, &below.value) {
+                (Some(at), Value::List(items)) => items.get(at).unwrap_or(below),
+                _ => below,
+            };
+        }
+        &here.source
+    }
+
+    /// Lays another node over this one: tables are merged, everything else is replaced.
+    pub fn merge(&mut self, over: Self) {
+        match (&mut self.value, over.value) {
+            (Value::Map(below), Value::Map(above)) => {
+                for (key, node) in above {
+                    let wanted = canonical(&key.text);
+                    match below.iter_mut().find(|(key, _)| canonical(&key.text) == wanted) {
+                        Some((_, under)) => under.merge(node),
+                        None => below.push((key, node)),
+                    }
+                }
+            }
+            (value, above) => {
+                *value = above;
+                self.source = over.source;
+            }
+        }
+    }
+
     /// The node below, whichever way its key is spelled.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let wanted = canonical(key);
@@ -129,7 +211,7 @@ impl Node {
     }
 
     /// The node at a dotted path.
-    pub(super) fn at(&self, path: &str) -> Option<&Self> {
+    pub fn at(&self, path: &str) -> Option<&Self> {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
@@ -149,9 +231,14 @@ impl Node {
         }
     }
 
+    /// Removes the node at a dotted path.
+    pub fn remove(&mut self, path: &str) -> Option<Self> {
+        self.take(path).map(|(_, node)| node)
+    }
+
     /// Puts a node at a dotted path, making maps on the way. A scalar or list in the way is returned as an error: its
     /// path and what it is.
-    pub(super) fn put(&mut self, path: &str, node: Self) -> Result<(), (String, &'static str)> {
+    pub fn put(&mut self, path: &str, node: Self) -> Result<(), (String, &'static str)> {
         let mut here = self;
         let mut walked = String::new();
         let mut keys = path.split('.').peekable();

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::gate::Rule;
+
 /// Who proposes changes of a tree, besides agents and people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -200,8 +202,8 @@ impl Default for EvolutionSpec {
 }
 
 impl EvolutionSpec {
-    /// The first rule that a value of this table breaks, as `(key, rule)`.
-    pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
+    /// The rules of this table.
+    pub(super) fn rules(&self) -> Vec<Rule> {
         let (episode, budget) = (&self.episode, &self.budget);
         let money = |cost: Option<f64>| cost.is_some_and(|cost| !(cost >= 0.0 && cost.is_finite()));
         let faults = [
@@ -220,29 +222,26 @@ impl EvolutionSpec {
                 "episode.timeout-s",
                 "must be above 0 and at most 86400",
             ),
-            (
-                episode.calls == 0 || episode.tokens == 0,
-                "episode.calls",
-                "and tokens must be at least 1",
-            ),
-            (
-                episode.disk_mb == 0 || episode.memory_mb == 0 || episode.processes < 8,
-                "episode.disk-mb",
-                "and memory-mb must be at least 1, processes at least 8",
-            ),
+            (episode.calls == 0, "episode.calls", "must be at least 1"),
+            (episode.tokens == 0, "episode.tokens", "must be at least 1"),
+            (episode.disk_mb == 0, "episode.disk-mb", "must be at least 1"),
+            (episode.memory_mb == 0, "episode.memory-mb", "must be at least 1"),
+            (episode.processes < 8, "episode.processes", "must be at least 8"),
             (
                 episode.cpus.is_some_and(|cpus| !(0.01..=10_000.0).contains(&cpus)),
                 "episode.cpus",
                 "must be between 0.01 and 10000",
             ),
+            (budget.episodes == 0, "budget.episodes", "must be at least 1"),
             (
-                budget.episodes == 0 || budget.proposer_calls == 0,
-                "budget.episodes",
-                "and proposer-calls must be at least 1",
+                budget.proposer_calls == 0,
+                "budget.proposer-calls",
+                "must be at least 1",
             ),
+            (money(budget.cost), "budget.cost", "must be a finite number, 0 or more"),
             (
-                money(budget.cost) || money(budget.cost_per_day),
-                "budget.cost",
+                money(budget.cost_per_day),
+                "budget.cost-per-day",
                 "must be a finite number, 0 or more",
             ),
             (
@@ -268,9 +267,16 @@ impl EvolutionSpec {
                 "must be between 0 and 1",
             ),
         ];
+        let related = |key: &str| -> &'static [&'static str] {
+            match key {
+                "command" => &["evolution.proposer"],
+                "prices" => &["evolution.budget.cost", "evolution.budget.cost-per-day"],
+                _ => &[],
+            }
+        };
         faults
             .into_iter()
-            .find(|(broken, _, _)| *broken)
-            .map(|(_, key, rule)| (key, rule))
+            .map(|(broken, key, rule)| (broken, key, related(key), rule))
+            .collect()
     }
 }

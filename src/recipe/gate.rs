@@ -131,9 +131,20 @@ impl Default for GateSpec {
     }
 }
 
+/// Whether it is broken, the key within its table, other keys it is about, and the rule in words.
+pub(super) type Rule = (bool, &'static str, &'static [&'static str], &'static str);
+
 impl GateSpec {
     /// The first rule that a value of this table breaks, as `(key, rule)`.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
+        self.rules()
+            .into_iter()
+            .find(|rule| rule.0)
+            .map(|rule| (rule.1, rule.3))
+    }
+
+    /// The rules of this table: whether it is broken, the key, other keys it is about, and the rule.
+    pub(super) fn rules(&self) -> Vec<Rule> {
         let [low, high] = self.score_range;
         let measured = self.evaluator != EvaluatorKind::None;
         let needs_measurement = !matches!(self.selector, SelectorKind::Always | SelectorKind::Review);
@@ -208,10 +219,19 @@ impl GateSpec {
                 "is needed when evaluator is holdout or program",
             ),
         ];
+        let related = |key: &str| -> &'static [&'static str] {
+            match key {
+                "minimum-effect" | "protected-tolerance" => &["gate.score-range"],
+                "maximum-pairs" => &["gate.minimum-pairs"],
+                "evaluator" => &["gate.selector"],
+                "suite" | "command" => &["gate.evaluator"],
+                _ => &[],
+            }
+        };
         faults
             .into_iter()
-            .find(|(broken, _, _)| *broken)
-            .map(|(_, key, rule)| (key, rule))
+            .map(|(broken, key, rule)| (broken, key, related(key), rule))
+            .collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::draft::Places;
 use super::{EvaluatorKind, EvolutionSpec, GateSpec};
 use crate::domain::TrainingMode;
 
@@ -49,6 +50,20 @@ pub struct Recipe {
     /// The directory relative paths start at; `None` for a built-in recipe.
     #[serde(skip)]
     pub directory: Option<PathBuf>,
+    /// Where its values stand.
+    #[serde(skip)]
+    pub(super) places: Places,
+}
+
+/// A rule that a value breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// The key, dotted.
+    pub key: String,
+    /// Other keys that the rule is about.
+    pub related: &'static [&'static str],
+    /// What must be.
+    pub rule: &'static str,
 }
 
 /// Which processor.
@@ -276,8 +291,8 @@ pub struct BudgetSpec {
 }
 
 impl Recipe {
-    /// The first rule a value breaks, as `(key, rule)`.
-    pub fn fault(&self) -> Option<(String, String)> {
+    /// Every rule that a value breaks.
+    pub fn faults(&self) -> Vec<Broken> {
         let (processor, batch) = (&self.processor, &self.batch);
         let trains = processor.kind != ProcessorKind::None;
         let window = match (processor.minimum_score, processor.maximum_score) {
@@ -323,7 +338,7 @@ impl Recipe {
             (
                 window,
                 "processor.minimum-score",
-                "and maximum-score must be finite, the lower first",
+                "must be a finite number, and not above processor.maximum-score",
             ),
             (
                 !(processor.session_ttl_s > 0.0 && processor.session_ttl_s.is_finite()),
@@ -377,20 +392,31 @@ impl Recipe {
                 "episodes measures harness trees only (surface.kind harness)",
             ),
         ];
-        faults
+        let related = |key: &str| -> &'static [&'static str] {
+            match key {
+                "batch.maximum-pending" => &["batch.size", "batch.group-size"],
+                "processor.minimum-score" => &["processor.maximum-score"],
+                "processor.command" => &["processor.kind"],
+                "trainer.backend" => &["surface.kind", "processor.kind"],
+                "objective.family" | "trainer.command" => &["trainer.backend"],
+                "surface.kind" => &["processor.kind"],
+                "gate.evaluator" => &["surface.kind"],
+                _ => &[],
+            }
+        };
+        let own = faults
             .into_iter()
-            .find(|(broken, _, _)| *broken)
-            .map(|(_, key, rule)| (key.to_owned(), rule.to_owned()))
-            .or_else(|| {
-                self.gate
-                    .fault()
-                    .map(|(key, rule)| (format!("gate.{key}"), rule.to_owned()))
-            })
-            .or_else(|| {
-                self.evolution
-                    .fault()
-                    .map(|(key, rule)| (format!("evolution.{key}"), rule.to_owned()))
-            })
+            .map(|(broken, key, rule)| (broken, key.to_owned(), related(key), rule));
+        let gate = self.gate.rules().into_iter();
+        let gate = gate.map(|(broken, key, related, rule)| (broken, format!("gate.{key}"), related, rule));
+        let evolution = self.evolution.rules().into_iter();
+        let evolution =
+            evolution.map(|(broken, key, related, rule)| (broken, format!("evolution.{key}"), related, rule));
+        own.chain(gate)
+            .chain(evolution)
+            .filter(|(broken, ..)| *broken)
+            .map(|(_, key, related, rule)| Broken { key, related, rule })
+            .collect()
     }
 
     /// Samples of one unit of a batch.

@@ -1,47 +1,17 @@
 //! From a reference and settings to a complete recipe.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
-use toml::{Table, Value};
 
-use super::{Recipe, RecipeError, registry};
+use super::draft::{Draft, Told};
+use super::{Recipe, registry};
+use crate::config::{ConfigError, Fault, Node, Settings, Source, Table, read_toml};
 
 /// How many recipes one may extend in a row.
 const MAX_DEPTH: usize = 8;
-
-/// Settings that may stand flat beside `reef.recipe`, and where they belong.
-const FLAT: [(&str, &[&str]); 15] = [
-    ("batch-size", &["batch", "size"]),
-    ("groups-per-step", &["batch", "size"]),
-    ("rollouts-per-group", &["batch", "group-size"]),
-    ("max-staleness", &["batch", "max-staleness"]),
-    ("max-wait-s", &["batch", "max-wait-s"]),
-    ("holdout", &["batch", "holdout"]),
-    ("training-mode", &["training-mode"]),
-    ("session-ttl-s", &["processor", "session-ttl-s"]),
-    ("multi-turn", &["processor", "multi-turn"]),
-    ("accept-multi-turn-policy-samples", &["processor", "multi-turn"]),
-    ("max-score", &["processor", "maximum-score"]),
-    ("selection", &["gate", "selector"]),
-    ("alpha", &["gate", "alpha"]),
-    ("maximum-pairs", &["gate", "maximum-pairs"]),
-    ("max-steps", &["budget", "maximum-steps"]),
-];
-
-/// Tables of a recipe, in which a setting may also be given in full.
-const TABLES: [&str; 8] = [
-    "processor",
-    "batch",
-    "objective",
-    "trainer",
-    "gate",
-    "surface",
-    "budget",
-    "evolution",
-];
 
 /// Tables whose keys belong to the trainer: it spells them with underscores.
 const FOREIGN: [&[&str]; 4] = [
@@ -52,38 +22,52 @@ const FOREIGN: [&[&str]; 4] = [
 ];
 
 impl Recipe {
+    /// The recipe that a deployment names; `None` when it names none. Every fault has the place of its value.
+    pub fn configured(settings: &Settings) -> Result<Option<Self>, ConfigError> {
+        let Some(reference) = &settings.recipe.implementation else {
+            return Ok(None);
+        };
+        let directory = settings.file_directory();
+        let empty = Node::empty_map(Source::Default);
+        let resolve = |config: &Table| Self::resolve(reference, config.node().unwrap_or(&empty), &directory);
+        let (config, of_the_file) = (&settings.recipe.config, settings.recipe_of_the_file());
+        let recipe = resolve(config);
+        // What a flag overrides is held to the rules too.
+        let mut faults = match resolve(of_the_file) {
+            Err(ConfigError::Invalid { faults }) => faults,
+            _ => Vec::new(),
+        };
+        faults.retain(|fault| is_overridden(fault, config, of_the_file));
+        match recipe {
+            Ok(recipe) if faults.is_empty() => return Ok(Some(recipe)),
+            Ok(_) => {}
+            Err(ConfigError::Invalid { faults: more }) => faults.extend(more),
+            Err(error) => return Err(error),
+        }
+        let placed: Vec<Fault> = faults.into_iter().map(|fault| placed(settings, fault)).collect();
+        Err(placed.into())
+    }
+
     /// The recipe `reference` names, with `settings` over it.
     ///
     /// A reference is the name of a built-in recipe, a dotted upstream reference, or a path to a `recipe.toml` or to the
     /// directory that holds one; a relative path starts at `directory`. A setting is a flat one (`batch_size`), a table
     /// of the recipe (`gate`, with keys inside), or a dotted path (`gate.alpha`). Hyphen and underscore are equal.
-    pub fn resolve(
-        reference: &str,
-        settings: &serde_json::Map<String, Json>,
-        directory: &Path,
-    ) -> Result<Self, RecipeError> {
-        let (mut table, base) = load(reference, directory, 0)?;
-        let name = table
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or(reference)
-            .to_owned();
-        for (key, value) in settings {
-            apply(&mut table, &name, key, value)?;
-        }
-        let mut recipe: Self = Table::try_into(table).map_err(|error: toml::de::Error| RecipeError::Syntax {
-            origin: name.clone(),
-            fault: one_line(&error.to_string()),
-        })?;
-        if let Some((key, rule)) = recipe.fault() {
-            return Err(RecipeError::Value {
-                origin: name,
-                key,
-                rule,
-            });
-        }
+    pub fn resolve(reference: &str, settings: &Node, directory: &Path) -> Result<Self, ConfigError> {
+        let (tree, base) = load(reference, None, directory, 0)?;
+        let mut draft = Draft::new(tree);
+        draft.lay(settings);
+        let mut recipe = draft.read(&|tree| spelled(tree, &mut Vec::new()))?;
         recipe.directory = base;
         Ok(recipe)
+    }
+
+    /// Something wrong with the value of a key (`trainer.optimizer.learning_rate`), at the place where it stands.
+    pub fn fault_at(&self, settings: &Settings, key: &str, problem: &str) -> Fault {
+        let told = Told::new(problem, "something else");
+        let mut fault = self.places.fault(key, &[], &told.problem);
+        fault.hint = told.hint(key);
+        placed(settings, fault)
     }
 
     /// SHA-256 of the complete recipe, for provenance: it changes when any value does.
@@ -94,160 +78,107 @@ impl Recipe {
     }
 }
 
-fn load(reference: &str, directory: &Path, depth: usize) -> Result<(Table, Option<std::path::PathBuf>), RecipeError> {
+/// Whether a fault of the file stands in a value that a flag replaces. What refers to a variable may need it only where
+/// no flag replaces it.
+fn is_overridden(fault: &Fault, config: &Table, of_the_file: &Table) -> bool {
+    let key = fault.key.strip_prefix("recipe.config.").unwrap_or(&fault.key);
+    let written = of_the_file.node().and_then(|node| node.at(key));
+    let used = config.node().and_then(|node| node.at(key));
+    written.is_some_and(|written| {
+        !written.refers()
+            && matches!(fault.source, Source::File { .. })
+            && used.is_some_and(|used| used.source() != written.source())
+    })
+}
+
+/// The fault with its key as the deployment file has it. A value that nobody gave is the choice of the recipe.
+fn placed(settings: &Settings, fault: Fault) -> Fault {
+    let Fault {
+        source,
+        key,
+        problem,
+        hint,
+    } = fault;
+    let mut placed = match source {
+        Source::Default => settings.fault("recipe.implementation", format!("{key} {problem}").trim_start()),
+        source => settings.fault_at(source, &key, problem),
+    };
+    placed.hint = hint;
+    placed
+}
+
+/// The tree of a recipe with those it extends below it, and the directory of the one named. `extends` is where the
+/// reference stands, for one in a file.
+fn load(
+    reference: &str,
+    extends: Option<&Source>,
+    directory: &Path,
+    depth: usize,
+) -> Result<(Node, Option<PathBuf>), ConfigError> {
+    let refuse = |problem: String| match extends {
+        Some(source) => ConfigError::from(Fault::new(source.clone(), "extends", problem)),
+        None => Fault::new(Source::Default, "", problem).into(),
+    };
     if depth == MAX_DEPTH {
-        return Err(RecipeError::Value {
-            origin: reference.to_owned(),
-            key: "extends".to_owned(),
-            rule: format!("must not form a chain of more than {MAX_DEPTH} recipes"),
-        });
+        return Err(refuse(format!("forms a chain of more than {MAX_DEPTH} recipes")));
     }
-    let (text, origin, base) = if let Some(built_in) = registry::find(reference) {
-        (built_in.text.to_owned(), built_in.name.to_owned(), None)
+    let (mut tree, base) = if let Some(built_in) = registry::find(reference) {
+        (read_toml(built_in.text, None)?, None)
     } else {
         let mut path = directory.join(reference);
         if path.is_dir() {
             path.push("recipe.toml");
         }
         if !path.is_file() {
-            return Err(RecipeError::Unknown {
-                reference: reference.to_owned(),
-                known: registry::names(),
-            });
+            return Err(refuse(format!(
+                "there is no recipe \"{reference}\"; built-in recipes are {}, or name a directory that holds recipe.toml",
+                registry::names()
+            )));
         }
-        let text = fs::read_to_string(&path).map_err(|source| RecipeError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        let text = fs::read_to_string(&path)
+            .map_err(|error| refuse(format!("the recipe file {} cannot be read: {error}", path.display())))?;
         let base = path.parent().map(Path::to_path_buf);
-        (text, path.display().to_string(), base)
+        (read_toml(&text, Some(&path))?, base)
     };
-    let mut table: Table = toml::from_str(&text).map_err(|error| RecipeError::Syntax {
-        origin: origin.clone(),
-        fault: error.to_string(),
-    })?;
-    normalise(&mut table, &mut Vec::new());
-    match table.remove("extends") {
-        None => Ok((table, base)),
-        Some(Value::String(parent)) => {
-            let (mut under, parent_base) = load(&parent, base.as_deref().unwrap_or(directory), depth + 1)?;
-            merge(&mut under, table);
-            Ok((under, base.or(parent_base)))
-        }
-        Some(_) => Err(RecipeError::Value {
-            origin,
-            key: "extends".to_owned(),
-            rule: "must be the name or path of a recipe".to_owned(),
-        }),
-    }
+    let Some(parent) = tree.remove("extends") else {
+        return Ok((tree, base));
+    };
+    let Json::String(name) = parent.to_json() else {
+        let fault = Fault::new(
+            parent.source().clone(),
+            "extends",
+            "expected the name or the path of a recipe",
+        );
+        return Err(fault.into());
+    };
+    let from = base.as_deref().unwrap_or(directory);
+    let (mut under, parent_base) = load(&name, Some(parent.source()), from, depth + 1)?;
+    under.merge(tree);
+    Ok((under, base.or(parent_base)))
 }
 
-/// Lays `over` on `under`: tables are merged, everything else is replaced.
-fn merge(under: &mut Table, over: Table) {
-    for (key, value) in over {
-        match (under.get_mut(&key), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
-            (_, value) => {
-                under.insert(key, value);
-            }
-        }
+/// The tree with its keys spelled in one way: hyphens in the tables of a recipe, underscores in those of the trainer.
+fn spelled(node: &Node, path: &mut Vec<String>) -> Json {
+    if node.kind() != "a table" {
+        return node.to_json();
     }
-}
-
-/// Spells every key in one way: hyphens in the tables of a recipe, underscores in those of the trainer.
-fn normalise(table: &mut Table, path: &mut Vec<String>) {
     let foreign = FOREIGN
         .iter()
         .any(|prefix| path.len() >= prefix.len() && prefix.iter().zip(path.iter()).all(|(a, b)| a == b));
-    let entries: Vec<(String, Value)> = std::mem::take(table).into_iter().collect();
-    for (key, mut value) in entries {
-        // The names of models are nobody's to spell.
-        let key = if *path == ["evolution", "prices"] {
-            key
-        } else if foreign {
-            key.replace('-', "_")
-        } else {
-            key.replace('_', "-")
+    // The names of models are nobody's to spell.
+    let models = *path == ["evolution", "prices"];
+    let mut object = Map::new();
+    for (key, child) in node.children() {
+        let key = match (models, foreign) {
+            (true, _) => key.to_owned(),
+            (_, true) => key.replace('-', "_"),
+            _ => key.replace('_', "-"),
         };
-        if let Value::Table(inner) = &mut value {
-            path.push(key.clone());
-            normalise(inner, path);
-            path.pop();
-        }
-        table.insert(key, value);
+        path.push(key.clone());
+        object.insert(key, spelled(child, path));
+        path.pop();
     }
-}
-
-fn apply(table: &mut Table, recipe: &str, key: &str, value: &Json) -> Result<(), RecipeError> {
-    let spelled = key.replace('_', "-");
-    let unknown = || RecipeError::Setting {
-        recipe: recipe.to_owned(),
-        key: key.to_owned(),
-        known: known_settings(),
-    };
-    let value = to_toml(value).ok_or_else(|| RecipeError::Value {
-        origin: recipe.to_owned(),
-        key: key.to_owned(),
-        rule: "must not be null; leave it out for the default".to_owned(),
-    })?;
-    let path: Vec<String> = if let Some((_, path)) = FLAT.iter().find(|(flat, _)| *flat == spelled) {
-        path.iter().map(|&part| part.to_owned()).collect()
-    } else {
-        spelled.split('.').map(str::to_owned).collect()
-    };
-    let first = path.first().ok_or_else(unknown)?;
-    if first != "training-mode" && !TABLES.contains(&first.as_str()) {
-        return Err(unknown());
-    }
-    let mut nested = Table::new();
-    let mut inner = value;
-    for part in path.iter().rev() {
-        let mut wrap = Table::new();
-        wrap.insert(part.clone(), inner);
-        inner = Value::Table(wrap);
-    }
-    if let Value::Table(wrap) = inner {
-        nested = wrap;
-    }
-    normalise(&mut nested, &mut Vec::new());
-    merge(table, nested);
-    Ok(())
-}
-
-/// Every setting that may be given beside a recipe.
-fn known_settings() -> String {
-    FLAT.iter()
-        .map(|(flat, _)| flat.replace('-', "_"))
-        .chain(TABLES.iter().map(|table| format!("{table}.*")))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn to_toml(value: &Json) -> Option<Value> {
-    Some(match value {
-        Json::Null => return None,
-        Json::Bool(value) => Value::Boolean(*value),
-        Json::Number(value) => value
-            .as_i64()
-            .map(Value::Integer)
-            .or_else(|| value.as_f64().map(Value::Float))?,
-        Json::String(value) => Value::String(value.clone()),
-        Json::Array(items) => Value::Array(items.iter().map(to_toml).collect::<Option<_>>()?),
-        Json::Object(entries) => Value::Table(
-            entries
-                .iter()
-                .map(|(key, value)| Some((key.clone(), to_toml(value)?)))
-                .collect::<Option<_>>()?,
-        ),
-    })
-}
-
-fn one_line(text: &str) -> String {
-    text.split('\n')
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ")
+    Json::Object(object)
 }
 
 #[cfg(test)]
@@ -258,10 +189,8 @@ mod tests {
     use crate::domain::TrainingMode;
     use crate::recipe::{ProcessorKind, SelectorKind, SurfaceKind, TrainerKind};
 
-    fn resolve(reference: &str, settings: Json) -> Result<Recipe, RecipeError> {
-        let Json::Object(settings) = settings else {
-            panic!("settings are an object")
-        };
+    fn resolve(reference: &str, settings: Json) -> Result<Recipe, ConfigError> {
+        let settings = Node::from_json(&settings, &Source::CommandLine("--x".into()));
         Recipe::resolve(reference, &settings, Path::new("/nonexistent"))
     }
 
@@ -316,16 +245,16 @@ mod tests {
             .to_string();
         assert!(error.contains("sao") && error.contains("grpo"), "{error}");
         let error = resolve("sao", json!({"optimization": {}})).unwrap_err().to_string();
+        assert!(error.contains("recipe.config.optimization: unknown key"), "{error}");
+        let error = resolve("sao", json!({"batch": {"sise": 2}})).unwrap_err().to_string();
+        assert!(error.contains("recipe.config.batch.sise: unknown key"), "{error}");
+        let error = resolve("sao", json!({"batch_size": 0})).unwrap_err().to_string();
+        assert!(error.contains("recipe.config.batch_size: must be between 1"), "{error}");
+        let error = resolve("sao", json!({"batch_size": "1"})).unwrap_err().to_string();
         assert!(
-            error.contains("optimization") && error.contains("batch_size"),
+            error.contains("expected an integer of at least 0, found text"),
             "{error}"
         );
-        let error = resolve("sao", json!({"batch": {"sise": 2}})).unwrap_err().to_string();
-        assert!(error.contains("sise") && error.contains("max-staleness"), "{error}");
-        let error = resolve("sao", json!({"batch_size": 0})).unwrap_err().to_string();
-        assert!(error.contains("batch.size"), "{error}");
-        let error = resolve("sao", json!({"batch_size": "1"})).unwrap_err().to_string();
-        assert!(error.contains("size") || error.contains("integer"), "{error}");
         let error = resolve("sao", json!({"batch_size": null})).unwrap_err().to_string();
         assert!(error.contains("null"), "{error}");
     }
@@ -336,7 +265,7 @@ mod tests {
         let text = "format = 1\nname = \"mine\"\nextends = \"grpo\"\n[gate]\nselector = \"paired\"\nevaluator = \"suite\"\nsuite = \"tasks\"\n";
         fs::write(dir.path().join("recipe.toml"), text).unwrap();
         for reference in [".", "recipe.toml"] {
-            let recipe = Recipe::resolve(reference, &serde_json::Map::new(), dir.path()).unwrap();
+            let recipe = Recipe::resolve(reference, &Node::empty_map(Source::Default), dir.path()).unwrap();
             assert_eq!(
                 (recipe.name.as_str(), recipe.gate.selector),
                 ("mine", SelectorKind::Paired)
@@ -352,7 +281,7 @@ mod tests {
             "format = 1\nname = \"loop\"\nextends = \".\"\n",
         )
         .unwrap();
-        let error = Recipe::resolve(".", &serde_json::Map::new(), dir.path())
+        let error = Recipe::resolve(".", &Node::empty_map(Source::Default), dir.path())
             .unwrap_err()
             .to_string();
         assert!(error.contains("chain"), "{error}");

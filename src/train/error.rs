@@ -19,8 +19,10 @@ pub enum TrainError {
         fault: String,
     },
     /// The settings of the objective, the optimizer or the backend make no sense together.
-    #[error("training settings: {fault}")]
+    #[error("{}{fault}", prefix(key))]
     Settings {
+        /// The key of the value, dotted; empty where it is about no one value.
+        key: String,
         /// What is wrong and what to write instead.
         fault: String,
     },
@@ -93,9 +95,24 @@ pub enum TrainError {
     NotCompiledIn,
 }
 
+fn prefix(key: &str) -> String {
+    match key {
+        "" => "training settings: ".to_owned(),
+        key => format!("{key}: "),
+    }
+}
+
 impl TrainError {
     pub(crate) fn settings(fault: impl Into<String>) -> Self {
-        Self::Settings { fault: fault.into() }
+        Self::setting("", fault)
+    }
+
+    /// Something wrong with the value of one key.
+    pub(crate) fn setting(key: impl Into<String>, fault: impl Into<String>) -> Self {
+        Self::Settings {
+            key: key.into(),
+            fault: fault.into(),
+        }
     }
 
     pub(crate) fn checkpoint(path: &std::path::Path, doing: &'static str, source: impl Into<Cause>) -> Self {

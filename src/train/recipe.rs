@@ -27,7 +27,16 @@ impl TrainSettings {
     /// - `[trainer.optimizer]`: [`super::optim::OptimizerSettings`];
     /// - `[surface] kind`: an adapter, shaped by `[trainer.lora]`, or every weight;
     /// - `[trainer.settings]`: `precision`, `placement` and the keys of [`Limits`].
+    ///
+    /// A fault names the key of the recipe.
     pub fn from_recipe(recipe: &Recipe) -> Result<(Self, Placement), TrainError> {
+        Self::read(recipe).map_err(|error| match error {
+            TrainError::Settings { key, fault } => TrainError::setting(key_of_a_recipe(&key), fault),
+            error => error,
+        })
+    }
+
+    fn read(recipe: &Recipe) -> Result<(Self, Placement), TrainError> {
         let trainer = &recipe.trainer;
         let objective = ObjectiveSettings::from_family(
             &recipe.objective.family,
@@ -42,12 +51,14 @@ impl TrainSettings {
             }
             SurfaceKind::Checkpoint if lora.is_empty() => Method::Full,
             SurfaceKind::Checkpoint => {
-                return Err(TrainError::settings(
-                    "trainer.lora has no meaning with surface.kind = \"checkpoint\", which trains every weight",
+                return Err(TrainError::setting(
+                    "trainer.lora",
+                    "has no meaning with surface.kind = \"checkpoint\", which trains every weight",
                 ));
             }
             SurfaceKind::None | SurfaceKind::Harness => {
-                return Err(TrainError::settings(
+                return Err(TrainError::setting(
+                    "surface.kind",
                     "the embedded trainer makes adapters and checkpoints: set surface.kind to \"lora-adapter\" or \"checkpoint\"",
                 ));
             }
@@ -69,11 +80,29 @@ impl TrainSettings {
     }
 }
 
+/// The key that a recipe has for a setting of the trainer.
+fn key_of_a_recipe(key: &str) -> String {
+    const HOMES: [(&str, &str); 4] = [
+        ("optimizer.", "trainer.optimizer."),
+        ("method.", "trainer.lora."),
+        ("limits.", "trainer.settings."),
+        ("precision", "trainer.settings.precision"),
+    ];
+    let of_a_recipe = ["objective.", "trainer.", "surface."];
+    if key.is_empty() || of_a_recipe.iter().any(|table| key.starts_with(table)) {
+        return key.to_owned();
+    }
+    HOMES
+        .iter()
+        .find_map(|(own, home)| key.strip_prefix(own).map(|rest| format!("{home}{rest}")))
+        .unwrap_or_else(|| format!("objective.settings.{key}"))
+}
+
 fn keys(at: &str, table: &impl Serialize) -> Result<Map<String, Value>, TrainError> {
     match serde_json::to_value(table) {
         Ok(Value::Object(map)) => Ok(underscored(map)),
-        Ok(other) => Err(TrainError::settings(format!("{at} must be a table, not {other}"))),
-        Err(error) => Err(TrainError::settings(format!("{at}: {error}"))),
+        Ok(other) => Err(TrainError::setting(at, format!("must be a table, not {other}"))),
+        Err(error) => Err(TrainError::setting(at, error.to_string())),
     }
 }
 
@@ -94,7 +123,14 @@ fn parse<T: DeserializeOwned>(at: &str, table: Map<String, Value>) -> Result<T, 
 }
 
 fn value<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, TrainError> {
-    serde_json::from_value(value).map_err(|error| TrainError::settings(format!("{at}: {error}")))
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let key = match path.as_str() {
+            "." => at.to_owned(),
+            path => format!("{at}.{path}"),
+        };
+        TrainError::setting(key, error.into_inner().to_string())
+    })
 }
 
 #[cfg(test)]
@@ -154,7 +190,7 @@ mod tests {
             (format!("{BASE}[objective]\nfamily = \"grop\"\n"), "known are sft"),
             (
                 format!("{BASE}[objective]\nfamily = \"grpo\"\n[trainer.optimizer]\nlr = 1\n"),
-                "trainer.optimizer: unknown field `lr`",
+                "trainer.optimizer.lr: unknown field `lr`",
             ),
             (
                 format!("{BASE}[objective]\nfamily = \"grpo\"\n[trainer.lora]\nr = 1\n"),
@@ -162,7 +198,7 @@ mod tests {
             ),
             (
                 format!("{BASE}[objective]\nfamily = \"grpo\"\n[trainer.settings]\nbudget = 1\n"),
-                "trainer.settings: unknown field `budget`",
+                "trainer.settings.budget: unknown field `budget`",
             ),
             (
                 format!("{BASE}[objective]\nfamily = \"grpo\"\n[trainer.settings]\nprecision = \"f16\"\n"),
@@ -175,6 +211,58 @@ mod tests {
         ] {
             let error = TrainSettings::from_recipe(&recipe(&text)).unwrap_err().to_string();
             assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_listed_settings_of_the_trainer_are_those_that_are_read() {
+        for (table, keys) in crate::recipe::trainer_tables() {
+            let base = format!("{BASE}[objective]\nfamily = \"grpo\"\n[{table}]\n");
+            let error = TrainSettings::from_recipe(&recipe(&format!("{base}no_such_key = 1\n"))).unwrap_err();
+            let message = error.to_string();
+            let mut known: Vec<&str> = message.split('`').skip(1).step_by(2).skip(1).collect();
+            if table == "trainer.settings" {
+                known.extend(["precision", "placement"]);
+            }
+            for key in &known {
+                assert!(keys.contains(key) || *key == "kind", "{table}.{key} is not listed");
+            }
+            for key in keys {
+                let text = format!("{base}{key} = \"of the wrong kind\"\n");
+                let unknown = TrainSettings::from_recipe(&recipe(&text))
+                    .is_err_and(|error| error.to_string().contains("unknown field"));
+                assert!(!unknown, "{table}.{key} is listed and not known");
+            }
+        }
+    }
+
+    #[test]
+    fn faults_name_the_key_of_the_recipe() {
+        for (text, key) in [
+            (
+                "[trainer.optimizer]\nlearning_rate = -1.0\n",
+                "trainer.optimizer.learning_rate",
+            ),
+            (
+                "[trainer.optimizer]\nlearning_rate = \"x\"\n",
+                "trainer.optimizer.learning_rate",
+            ),
+            ("[trainer.lora]\nrank = 0\n", "trainer.lora.rank"),
+            (
+                "[trainer.settings]\ntoken_budget = 0\n",
+                "trainer.settings.token_budget",
+            ),
+            ("[objective.settings]\nepochs = 0\n", "objective.settings.epochs"),
+        ] {
+            let text = format!("{BASE}{text}").replace("[trainer", "[objective]\nfamily = \"grpo\"\n[trainer");
+            let text = text.replace(
+                "[objective.settings]",
+                "[objective]\nfamily = \"grpo\"\n[objective.settings]",
+            );
+            let Err(TrainError::Settings { key: named, .. }) = TrainSettings::from_recipe(&recipe(&text)) else {
+                panic!("{text}");
+            };
+            assert_eq!(named, key, "{text}");
         }
     }
 

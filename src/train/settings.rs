@@ -145,16 +145,17 @@ impl TrainSettings {
         self.objective.check()?;
         self.optimizer.check()?;
         let fault = match &self.method {
-            Method::Full if self.precision == Precision::Bf16 => {
-                Some("full fine-tuning needs precision = \"f32\": a bf16 weight is too coarse for small updates")
-            }
-            Method::Lora { rank, .. } if *rank == 0 => Some("method.rank must be at least 1"),
-            Method::Lora { alpha, .. } if !alpha.is_finite() => Some("method.alpha must be a finite number"),
-            Method::Lora { targets, .. } if targets.is_empty() => Some("method.targets must name a projection"),
-            _ if self.limits.token_budget == 0 => Some("limits.token_budget must be at least 1"),
-            _ if self.limits.head_chunk == 0 => Some("limits.head_chunk must be at least 1"),
+            Method::Full if self.precision == Precision::Bf16 => Some((
+                "precision",
+                "full fine-tuning needs precision = \"f32\": a bf16 weight is too coarse for small updates",
+            )),
+            Method::Lora { rank, .. } if *rank == 0 => Some(("method.rank", "must be at least 1")),
+            Method::Lora { alpha, .. } if !alpha.is_finite() => Some(("method.alpha", "must be a finite number")),
+            Method::Lora { targets, .. } if targets.is_empty() => Some(("method.targets", "must name a projection")),
+            _ if self.limits.token_budget == 0 => Some(("limits.token_budget", "must be at least 1")),
+            _ if self.limits.head_chunk == 0 => Some(("limits.head_chunk", "must be at least 1")),
             _ => None,
         };
-        fault.map_or(Ok(()), |fault| Err(TrainError::settings(fault)))
+        fault.map_or(Ok(()), |(key, fault)| Err(TrainError::setting(key, fault)))
     }
 }

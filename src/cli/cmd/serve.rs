@@ -165,7 +165,8 @@ async fn start(
     let collecting = publisher.clone();
     let mut options = options(settings);
     options.harness = harness::trees(settings)?.map(|trees| Arc::new(trees.options(settings)));
-    let mut server = Server::bind(options, publisher, base_seed(settings), engine, activate).await?;
+    let bound = Server::bind(options, publisher, base_seed(settings), engine, activate).await;
+    let mut server = bound.map_err(|error| refused(settings, error))?;
     if let Some((hands, recipe)) = learner {
         let supervisor = supervisor(settings, &server, recipe, hands);
         server = server.supervised_by(supervisor);
@@ -222,7 +223,7 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<O
         .reef
         .served_url
         .clone()
-        .unwrap_or_else(|| format!("http://{address}"));
+        .map_or_else(|| format!("http://{address}"), String::from);
     let posted = running::post(settings, url.clone())?;
     tracing::info!(url, version = env!("CARGO_PKG_VERSION"), "listening");
     let output = context.output();
@@ -231,7 +232,7 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<O
         output.event("listening", &event)?;
         return Ok(Some(posted));
     }
-    let answers = match (settings.inference.engine(), &settings.inference.upstream_url) {
+    let answers = match (settings.inference.engine(), settings.inference.provider_url()) {
         (EngineKind::Upstream, Some(upstream)) => format!("answered by {}", without_credentials(upstream)),
         _ => "answered by the embedded model".to_owned(),
     };
@@ -258,7 +259,20 @@ fn flags(context: &Context, args: &ServeArgs) -> Result<Vec<Override>, CliError>
         }
     };
     if let Some(model) = &args.model {
-        model_flags(context, model, &mut set)?;
+        // What is said on its own counts before what the provider's name implies.
+        let own = [
+            ("inference.upstream-url", args.upstream_url.is_some()),
+            ("inference.upstream-api", args.upstream_api.is_some()),
+            (
+                "inference.upstream-api-key",
+                args.upstream_api_key.is_some() || args.upstream_api_key_env.is_some(),
+            ),
+        ];
+        model_flags(context, model, &mut |flag, key, value| {
+            if !own.contains(&(key, true)) {
+                set(flag, key, value);
+            }
+        })?;
     }
     set("--upstream-url", "inference.upstream-url", args.upstream_url.clone());
     set(
@@ -373,14 +387,16 @@ fn options(settings: &Settings) -> ServeOptions {
     }
 }
 
-impl From<ServeError> for CliError {
-    fn from(error: ServeError) -> Self {
-        match error {
-            ServeError::Address { .. } | ServeError::Busy { .. } | ServeError::Open { .. } => {
-                Self::from_error(Exit::Usage, error)
-            }
-            ServeError::Directory(DirectoryError::Publish(error)) => error.into(),
-            ServeError::Directory(_) => Self::from_error(Exit::Store, error),
-        }
+/// A service that cannot start, at the place of the setting that says so.
+fn refused(settings: &Settings, error: ServeError) -> CliError {
+    let key = match &error {
+        ServeError::Busy { .. } => "reef.port",
+        ServeError::Address { .. } | ServeError::Open { .. } => "reef.host",
+        ServeError::Directory(_) => "storage.dir",
+    };
+    match error {
+        ServeError::Directory(DirectoryError::Publish(error)) => error.into(),
+        ServeError::Directory(_) => CliError::from_error(Exit::Store, error),
+        error => CliError::from_error(Exit::Usage, error).of_setting(settings, key),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Secret, Size, Table, TableList, choice, section};
+use crate::config::{Secret, Size, Table, TableList, Url, choice, section};
 
 choice! {
     /// What answers requests.
@@ -36,8 +36,6 @@ choice! {
         Float32 = "float32",
         /// 16 bit, brain float.
         Bfloat16 = "bfloat16",
-        /// 16 bit.
-        Float16 = "float16",
     }
 }
 
@@ -68,7 +66,7 @@ section! {
         engine: Option<EngineKind>;
 
         /// Base URL of the provider, with or without `/v1`.
-        upstream_url: Option<String>, env "REEF_UPSTREAM_URL";
+        upstream_url: Option<Url>, env "REEF_UPSTREAM_URL";
         /// The model requested when a request names none.
         upstream_model: Option<String>, env "REEF_UPSTREAM_MODEL";
         /// Request `inference.upstream-model` even when a request names another model.
@@ -81,8 +79,9 @@ section! {
         /// `api-key` or `api-key-env`, and `api`.
         fallbacks: TableList = [];
 
-        /// An existing engine (vLLM, SGLang, llama.cpp) at this URL, whose loads Reef may change.
-        url: Option<String>;
+        /// Base URL of an engine that you run yourself (vLLM, SGLang, llama.cpp): another name of
+        /// `inference.upstream-url`. What it has loaded stays as it is.
+        url: Option<Url>;
 
         /// Longest wait for an answer to begin.
         timeout_s: Duration = 300.0, min 0.001;
@@ -101,14 +100,16 @@ section! {
         /// Send a comment on a stream that was silent this long, so that proxies keep it open; 0 never does.
         keep_alive_s: Duration = 15.0, min 0.0;
 
-        /// Directory of the embedded model (Hugging Face layout, or a GGUF file).
+        /// The embedded model: a directory in Hugging Face layout, or the name of a model that `reef model import` or
+        /// `reef model pull` brought in (`Qwen/Qwen2.5-1.5B-Instruct` after
+        /// `reef model pull hf://Qwen/Qwen2.5-1.5B-Instruct`). A GGUF file is imported first.
         model_path: Option<PathBuf>;
         /// The name the embedded model is listed under [default: the last part of its path].
         model_name: Option<String>;
-        /// Number format of the weights.
+        /// Number format of the weights; `auto` follows the checkpoint, and serves one of float16 as bfloat16.
         dtype: Precision = "auto";
-        /// `cpu` or `cuda:N` [default: the first GPU, else the CPU].
-        device: Option<String>;
+        /// Where the embedded model computes: `cpu`, or `cuda:N` with a libtorch that has CUDA.
+        device: String = "cpu";
         /// Threads for the embedded model [default: the number of cores].
         threads: Option<u32>, min 1.0;
         /// Most sequences decoded together.
@@ -144,7 +145,7 @@ section! {
     /// One further provider.
     pub Fallback in "" {
         /// Base URL, with or without `/v1`.
-        url: Option<String>;
+        url: Option<Url>;
         /// The model requested when a request names none; see `model-override`.
         model: Option<String>;
         /// Request `model` even when a request names another.
@@ -166,6 +167,11 @@ impl Inference {
         } else {
             EngineKind::Upstream
         })
+    }
+
+    /// The provider's address, whichever name it has.
+    pub fn provider_url(&self) -> Option<&Url> {
+        self.upstream_url.as_ref().or(self.url.as_ref())
     }
 
     /// Time for all attempts together.

@@ -18,7 +18,7 @@ pub use executors::Executors;
 pub use harness::Harness;
 pub use inference::{EngineKind, Fallback, Inference, Precision, SwapPolicy, ToolCallFormat, UpstreamApi};
 pub use observability::{LogFormat, Observability};
-pub use recipe::RecipeChoice;
+pub use recipe::{RECIPE_SHORT, RECIPE_TABLES, RecipeChoice, recipe_keys};
 pub use reef::Reef;
 pub use release::Release;
 pub use storage::{FileAccess, OnFailure, Storage};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Secret, Size, section};
+use crate::config::{Secret, Size, Url, section};
 
 section! {
     /// Where the service listens and who may call it.
@@ -20,7 +20,7 @@ section! {
         allow_open: bool = false;
         /// The URL at which others reach this service, where it differs from the address it listens on: what the service
         /// announces and `reef status` shows.
-        served_url: Option<String>;
+        served_url: Option<Url>;
         /// Web origins that may call the service from a browser.
         console_origins: Vec<String> = [];
         /// Create a scenario the first time a request names it; otherwise such a request gets 404.

@@ -48,6 +48,13 @@ pub struct ProviderOptions {
     pub api: Api,
 }
 
+impl ProviderOptions {
+    /// Whether a provider can be used as configured.
+    pub fn check(&self) -> Result<(), ProviderError> {
+        Provider::new(self).map(drop)
+    }
+}
+
 // By hand, so that no log ever shows the credential.
 impl std::fmt::Debug for ProviderOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -26,6 +26,12 @@ pub enum LoopError {
     /// The release chain failed.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// The recipe cannot be followed with what is configured.
+    #[error("the recipe {reason}")]
+    Recipe {
+        /// What is missing.
+        reason: String,
+    },
     /// The trainer failed.
     #[error("the training step failed: {reason}")]
     Trainer {

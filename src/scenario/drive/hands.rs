@@ -72,12 +72,12 @@ impl Hands {
         base: Option<BaseModel>,
         judge: Option<Arc<dyn Engine>>,
     ) -> Result<Self, LoopError> {
-        let failed = |reason: String| LoopError::Trainer { reason };
+        let failed = |reason: String| LoopError::Recipe { reason };
         let embedded = if recipe.learns() && recipe.trainer.backend == TrainerKind::Torch {
             let (settings, placement) =
                 TrainSettings::from_recipe(recipe).map_err(|error| failed(error.to_string()))?;
             let base = base.ok_or_else(|| {
-                failed("the embedded trainer needs the model it trains: set inference.model-path".to_owned())
+                failed("trains the weights of a model in this process, and inference.model-path names none".to_owned())
             })?;
             let backend = match placement {
                 Placement::Inline => Backend::Inline(trainer(answering.as_ref())),

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::{Node, Source};
 use crate::domain::{
     ContentKind, FrozenRelease, RecordId, ReleaseId, RequestType, Route, RuntimeLoadId, ScenarioName, Timings,
 };
@@ -30,7 +31,8 @@ fn scenario() -> ScenarioName {
 }
 
 fn recipe(name: &str, settings: Value) -> Recipe {
-    Recipe::resolve(name, settings.as_object().unwrap(), Path::new(".")).unwrap()
+    let settings = Node::from_json(&settings, &Source::Default);
+    Recipe::resolve(name, &settings, Path::new(".")).unwrap()
 }
 
 fn row(name: &str, kind: RequestType, sequence: i64) -> RecordRow {

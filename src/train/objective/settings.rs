@@ -264,17 +264,20 @@ impl ObjectiveSettings {
     /// that names another variant (`family`, `estimator`, `kind`, `rule`) replaces the whole table.
     pub fn from_family(name: &str, overrides: &Map<String, Value>) -> Result<Self, TrainError> {
         let mut settings = family(name).ok_or_else(|| {
-            TrainError::settings(format!(
-                "there is no objective \"{}\"; known are {}",
-                name.escape_default(),
-                FAMILIES.join(", ")
-            ))
+            TrainError::setting(
+                "objective.family",
+                format!(
+                    "there is no objective \"{}\"; known are {}",
+                    name.escape_default(),
+                    FAMILIES.join(", ")
+                ),
+            )
         })?;
         for (key, value) in overrides {
             merge(&mut settings[key.as_str()], value);
         }
         let parsed: Self =
-            serde_json::from_value(settings).map_err(|e| TrainError::settings(format!("objective \"{name}\": {e}")))?;
+            serde_json::from_value(settings).map_err(|e| TrainError::setting("objective.settings", e.to_string()))?;
         parsed.check()?;
         Ok(parsed)
     }
@@ -282,15 +285,19 @@ impl ObjectiveSettings {
     /// Refuses combinations without a meaning.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = if self.advantage.needs_values() && self.critic.is_none() {
-            Some("advantage.estimator = \"gae\" needs a [critic]")
+            Some(("advantage.estimator", "\"gae\" needs a [critic]"))
         } else if self.surrogate.needs_advantage() == matches!(self.advantage, AdvantageSettings::None) {
-            Some("surrogate \"sft\" takes advantage.estimator = \"none\", and every other surrogate takes another one")
+            Some((
+                "surrogate",
+                "\"sft\" takes advantage.estimator = \"none\", and every other surrogate takes another one",
+            ))
         } else if self.correction != Correction::None && self.old == OldPolicy::Rollout {
-            Some(
-                "a correction weighs recomputed against recorded log-probabilities: set old = \"recompute\", or correction.kind = \"none\"",
-            )
+            Some((
+                "correction",
+                "weighs recomputed against recorded log-probabilities: set old = \"recompute\", or correction.kind = \"none\"",
+            ))
         } else if !(self.kl.coefficient >= 0.0 && self.kl.coefficient.is_finite()) {
-            Some("kl.coefficient must be a finite number, 0 or more")
+            Some(("kl.coefficient", "must be a finite number, 0 or more"))
         } else if self.kl.place == KlPlace::Reward
             && self.kl.coefficient > 0.0
             && !matches!(
@@ -298,16 +305,19 @@ impl ObjectiveSettings {
                 AdvantageSettings::ReinforcePlusPlus { .. } | AdvantageSettings::Gae { .. }
             )
         {
-            Some("kl.place = \"reward\" needs an estimator of token rewards: \"reinforce-plus-plus\" or \"gae\"")
+            Some((
+                "kl.place",
+                "\"reward\" needs an estimator of token rewards: \"reinforce-plus-plus\" or \"gae\"",
+            ))
         } else if self.epochs == 0 {
-            Some("epochs must be at least 1")
+            Some(("epochs", "must be at least 1"))
         } else if self.mini_batch == Some(0) {
-            Some("mini_batch must be at least 1")
+            Some(("mini_batch", "must be at least 1"))
         } else {
             None
         };
-        if let Some(fault) = fault {
-            return Err(TrainError::settings(fault));
+        if let Some((key, fault)) = fault {
+            return Err(TrainError::setting(key, fault));
         }
         self.critic.as_ref().map_or(Ok(()), |critic| critic.optimizer.check())
     }

@@ -72,17 +72,20 @@ impl Schedule {
         let fault = match *self {
             Self::Linear { warmup, total, floor } | Self::Cosine { warmup, total, floor } => {
                 if total <= warmup {
-                    Some("optimizer.schedule.total must be larger than warmup")
+                    Some(("total", "must be larger than warmup"))
                 } else if !(0.0..=1.0).contains(&floor) {
-                    Some("optimizer.schedule.floor must be between 0 and 1")
+                    Some(("floor", "must be between 0 and 1"))
                 } else {
                     None
                 }
             }
-            Self::InverseSqrt { warmup: 0 } => Some("optimizer.schedule.warmup must be at least 1 for inverse-sqrt"),
+            Self::InverseSqrt { warmup: 0 } => Some(("warmup", "must be at least 1 for inverse-sqrt")),
             _ => None,
         };
-        fault.map_or(Ok(()), |fault| Err(TrainError::settings(fault)))
+        match fault {
+            Some((key, rule)) => Err(TrainError::setting(format!("optimizer.schedule.{key}"), rule)),
+            None => Ok(()),
+        }
     }
 }
 

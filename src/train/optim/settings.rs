@@ -65,7 +65,10 @@ impl OptimizerSettings {
             ),
         ] {
             if !ok {
-                return Err(TrainError::settings(format!("optimizer.{name} must be {rule}")));
+                return Err(TrainError::setting(
+                    format!("optimizer.{name}"),
+                    format!("must be {rule}"),
+                ));
             }
         }
         self.schedule.check()
