@@ -7,6 +7,8 @@
 //! The rooms, in reading order. Each room's first lines state its law: what it owns, what it never does, its door,
 //! where its state lives and how it fails. `tests/tidy.rs` holds the rooms to the allowed imports.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 // The vocabulary: ids, records, reports, releases, verdicts. No input or output.
 pub mod domain;
 // The machine: clock, randomness, files, tasks, fail points.

@@ -34,12 +34,20 @@ use context::Context;
 use error::{CliError, OrExit};
 use output::Output;
 
-use crate::sys::format;
+use crate::harness::sandbox;
+use crate::sys::{format, launch};
 
 /// Runs the program, and ends it.
 pub fn main() -> ! {
-    crate::sys::failpoint::arm_from_env();
     let argv: Vec<OsString> = std::env::args_os().collect();
+    if argv.get(1).is_some_and(|word| word == sandbox::COMMAND) {
+        // Before anything is opened, and whoever started it.
+        if let Err(error) = launch::close_inherited() {
+            let error = CliError::from_error(Exit::Unexpected, error);
+            crate::sys::leave::leave(report(&early_output(&argv), &error).code());
+        }
+    }
+    crate::sys::failpoint::arm_from_env();
     crate::sys::leave::leave(run(argv).code())
 }
 

@@ -27,6 +27,10 @@ pub(crate) fn settle_for(context: &Context, settings: &Settings) -> Result<(), C
 }
 
 /// Starts the program again with a passive wait policy, unless there is one. To be called before anything is opened.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the same program goes on, and keeps the lock that `flock` gave it, say"
+)]
 pub(crate) fn settle(context: &Context) -> Result<(), CliError> {
     let decided = DECIDED
         .iter()

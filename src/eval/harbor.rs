@@ -6,7 +6,6 @@
 //! as a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use serde_json::Value;
 use super::dockerfile::{Environment as Image, Run};
 use crate::domain::is_score;
 use crate::harness::sandbox::{Ended, Input, Output, Phase, PhaseOutcome};
+use crate::sys::regular;
 
 /// A task folder, read and checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,7 +78,8 @@ pub(super) fn is_task(directory: &Path) -> bool {
 impl HarborTask {
     /// Reads a folder. The error says what it needs that is not here.
     pub fn load(directory: &Path) -> Result<Self, String> {
-        let read = |name: &str| fs::read_to_string(directory.join(name)).map_err(|error| format!("{name}: {error}"));
+        let read =
+            |name: &str| regular::read_to_string(directory.join(name)).map_err(|error| format!("{name}: {error}"));
         let file: TaskFile = toml::from_str(&read("task.toml")?).map_err(|error| format!("task.toml: {error}"))?;
         let instruction = read("instruction.md")?;
         if instruction.trim().is_empty() {
@@ -117,7 +118,7 @@ impl HarborTask {
         task.env.extend(file.verifier.env);
         let dockerfile = environment.join("Dockerfile");
         if dockerfile.is_file() {
-            let text = fs::read_to_string(&dockerfile).map_err(|error| format!("Dockerfile: {error}"))?;
+            let text = regular::read_to_string(&dockerfile).map_err(|error| format!("Dockerfile: {error}"))?;
             let image = Image::read(&environment, &text, &task.workdir)?;
             task.workdir = image.workdir;
             task.env.extend(image.env);
@@ -211,7 +212,7 @@ impl HarborTask {
         if let Some(phase) = verifier.filter(|phase| phase.ended == Ended::Timeout) {
             return Err(told(format!("the tests took more than {:.0} s", phase.seconds)));
         }
-        if let Ok(text) = fs::read_to_string(kept.join("reward.json")) {
+        if let Ok(text) = regular::read_to_string(kept.join("reward.json")) {
             let value: Value = serde_json::from_str(&text).map_err(|error| told(format!("reward.json: {error}")))?;
             let direct = value.as_f64().or_else(|| value["reward"].as_f64());
             let mean = || {
@@ -223,7 +224,7 @@ impl HarborTask {
                 .filter(|reward| is_score(*reward))
                 .ok_or_else(|| told("reward.json holds no number that can be a score".to_owned()));
         }
-        match fs::read_to_string(kept.join("reward.txt")) {
+        match regular::read_to_string(kept.join("reward.txt")) {
             Ok(text) => text
                 .trim()
                 .parse()
@@ -252,6 +253,8 @@ fn inputs(copies: &[(PathBuf, String)]) -> Vec<Input> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn folder(dockerfile: &str) -> tempfile::TempDir {

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::checker::CheckerSpec;
 use super::harbor::{HarborTask, is_task};
 use super::{EvalError, TaskRef};
+use crate::sys::regular;
 
 /// One task: what is asked, and how the answer is scored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,7 +110,7 @@ impl Suite {
     pub fn load(path: &Path) -> Result<Self, EvalError> {
         let (directory, files) = files_of(path)?;
         let config_path = directory.join("suite.toml");
-        let config: SuiteFile = if path.is_dir() && config_path.is_file() {
+        let config: SuiteFile = if path.is_dir() && config_path.exists() {
             toml::from_str(&read(&config_path)?).map_err(|error| fault(&config_path, None, error.to_string()))?
         } else {
             SuiteFile::default()
@@ -326,21 +328,28 @@ fn hash_files(hash: &mut Sha256, directory: &Path) -> Result<(), EvalError> {
         .map_err(failed)?;
     paths.sort();
     for path in paths {
-        if path.is_dir() {
+        let unreadable = |source| EvalError::Read {
+            path: path.clone(),
+            source,
+        };
+        let kind = fs::symlink_metadata(&path).map_err(unreadable)?.file_type();
+        if kind.is_dir() {
             hash_files(hash, &path)?;
-        } else {
-            let bytes = fs::read(&path).map_err(|source| EvalError::Read {
-                path: path.clone(),
-                source,
-            })?;
-            hash.update(
-                path.file_name()
-                    .map(|name| name.to_string_lossy().into_owned())
-                    .unwrap_or_default(),
-            );
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(&bytes);
+            continue;
         }
+        // An episode gets a link as a link, which may lead round in circles here.
+        let bytes = if kind.is_symlink() {
+            fs::read_link(&path).map_err(unreadable)?.into_os_string().into_vec()
+        } else {
+            regular::read(&path).map_err(unreadable)?
+        };
+        hash.update(
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+        );
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(&bytes);
     }
     Ok(())
 }
@@ -381,7 +390,7 @@ fn prepare(config: &SuiteFile, task: Task) -> Result<ReadyTask, String> {
 }
 
 fn read(path: &Path) -> Result<String, EvalError> {
-    fs::read_to_string(path).map_err(|source| EvalError::Read {
+    regular::read_to_string(path).map_err(|source| EvalError::Read {
         path: path.to_path_buf(),
         source,
     })

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::unreadable;
 use super::{ArtifactKind, Component, MANIFEST_NAME, Manifest, ReleaseError};
+use crate::sys::regular;
 
 /// More files than this are a mistake, such as a virtual environment inside a harness tree.
 const MAX_FILES: usize = 100_000;
@@ -102,7 +103,8 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
         } else if metadata.is_symlink() {
             return Err(bad("it is a symbolic link: put the file itself there"));
         } else {
-            return Err(bad("it is neither a file nor a directory"));
+            let kind = regular::name_of(metadata.file_type());
+            return Err(bad(&format!("it is {kind}, and not a file or a directory")));
         }
     }
     Ok(())
@@ -124,7 +126,7 @@ pub(super) fn name_fault(name: &str) -> Option<&'static str> {
 /// The manifest that an export left in a directory.
 fn manifest_of(dir: &Path) -> Result<Option<Manifest>, ReleaseError> {
     let path = dir.join(MANIFEST_NAME);
-    let bytes = match fs::read(&path) {
+    let bytes = match regular::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(&path)(error)),

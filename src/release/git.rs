@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ReleaseError;
+use crate::sys::launch::Launch;
 
 /// Variables of git and git-lfs that would point it elsewhere or change what it does. Ways of giving credentials
 /// (`GIT_ASKPASS`, `GIT_SSH_COMMAND`, `SSH_AUTH_SOCK`) and of finding the network (`https_proxy`) are kept.
@@ -91,7 +92,7 @@ impl Git {
             .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| missing("git", &e))?;
+        let mut child = command.launch().map_err(|e| missing("git", &e))?;
         if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
             // A program that does not read all of its input says so by its exit status.
             let _closed_early = stdin.write_all(text.as_bytes());
@@ -166,7 +167,10 @@ pub(super) fn check_programs() -> Result<(), ReleaseError> {
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .launch()
+        .and_then(Child::wait_with_output)
         .map_err(|e| missing("git", &e))?;
     if !git.status.success() {
         return Err(missing(
@@ -174,7 +178,13 @@ pub(super) fn check_programs() -> Result<(), ReleaseError> {
             &io::Error::other(tail(&String::from_utf8_lossy(&git.stderr))),
         ));
     }
-    let lfs = Command::new("git-lfs").arg("version").stdin(Stdio::null()).output();
+    let lfs = Command::new("git-lfs")
+        .arg("version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .launch()
+        .and_then(Child::wait_with_output);
     match lfs {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(missing(

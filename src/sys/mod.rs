@@ -1,5 +1,6 @@
 //! Law: the machine behind a thin door, so that the other rooms stay testable. Owns time, randomness, durable file
-//! writes, fail points, child programs and what acts on a terminal; knows nothing of Reef's words. State: none. Fails with `std::io::Error`.
+//! writes, fail points, child programs and what acts on a terminal; knows nothing of Reef's words. It alone starts
+//! programs ([`launch`]). State: none. Fails with `std::io::Error`.
 
 pub mod access;
 pub mod clock;
@@ -7,7 +8,9 @@ pub mod disk;
 pub mod durable;
 pub mod failpoint;
 pub mod format;
+pub mod launch;
 pub mod leave;
 pub mod program;
 pub mod random;
+pub mod regular;
 pub mod terminal;

@@ -13,6 +13,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::launch::Launch;
+
 /// The longest line a program may write.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
 /// What is kept of its standard error.
@@ -51,7 +53,7 @@ impl Program {
             spawn.current_dir(directory);
         }
         let mut child = spawn
-            .spawn()
+            .launch()
             .map_err(|error| io::Error::new(error.kind(), format!("`{program}` cannot be started: {error}")))?;
         let stdout = child.stdout.take().ok_or_else(|| other("it has no standard output"))?;
         let stderr = child.stderr.take().map(|mut stderr| {

@@ -212,7 +212,7 @@ impl Rig {
         block_on(async move { experience.scenario_set_mode(scenario, mode).await.unwrap() });
     }
 
-    fn command(&self, args: &[&str], failpoints: Option<&str>) -> Command {
+    pub fn command(&self, args: &[&str], failpoints: Option<&str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_reef"));
         command
             .env_clear()

@@ -1,12 +1,12 @@
 //! Small files of a model directory, read with a bound.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::error::ModelError;
+use crate::sys::regular;
 
 /// Config files are kilobytes; anything larger is not one.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
@@ -28,7 +28,7 @@ pub(crate) fn read_optional_json(path: &Path) -> Result<Option<Value>, ModelErro
 /// Reads at most `most` bytes and refuses a larger file before allocating for it.
 pub(crate) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, ModelError> {
     let io = |e| ModelError::io(path, e);
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = regular::open(path).map_err(io)?;
     let len = file.metadata().map_err(io)?.len();
     if len > most {
         return Err(ModelError::malformed(

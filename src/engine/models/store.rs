@@ -1,6 +1,7 @@
 //! The directory of models: one folder per model in Hugging Face layout. A folder appears whole or not at all.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use super::error::ModelError;
 use super::file;
 use super::gguf;
 use super::safetensors_out::StoredDtype;
+use crate::sys::regular;
 
 /// What is known of an installed model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -190,7 +192,9 @@ fn copy_folder(source: &Path, target: &Path) -> Result<(), ModelError> {
         let Some(name) = file.file_name() else { continue };
         let to = target.join(name);
         // A copy, not a link: the source may be rewritten in place.
-        fs::copy(&file, &to).map_err(|e| ModelError::io(&file, e))?;
+        regular::open(&file)
+            .and_then(|mut from| io::copy(&mut from, &mut fs::File::create(&to)?))
+            .map_err(|e| ModelError::io(&file, e))?;
         fs::File::open(&to)
             .and_then(|f| f.sync_all())
             .map_err(|e| ModelError::io(&to, e))?;

@@ -10,6 +10,10 @@ use super::bind::WireApi;
 use super::document::{DocumentFormat, is_variable};
 use super::error::AdapterError;
 use super::template::fill;
+use crate::sys::regular;
+
+/// The largest file of a descriptor.
+const LARGEST: u64 = 1024 * 1024;
 
 /// One agent program. Paths are relative to the root its tree is rendered into; `{root}` in a value is that root,
 /// `{state}` the directory of what the agent itself writes.
@@ -284,7 +288,7 @@ pub enum StateKind {
 impl Adapter {
     /// Reads a descriptor file.
     pub fn read(path: &Path) -> Result<Self, AdapterError> {
-        let text = std::fs::read_to_string(path).map_err(|source| AdapterError::Read {
+        let text = regular::read_text_at_most(path, LARGEST).map_err(|source| AdapterError::Read {
             path: path.to_path_buf(),
             source,
         })?;

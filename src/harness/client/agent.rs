@@ -4,13 +4,14 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use super::error::{ClientError, Kind, at};
 use super::files::remove_tree;
 use super::layout::Home;
 use crate::harness::adapter::{Adapter, Channel, Install};
+use crate::sys::launch::Launch;
 use crate::sys::random;
 
 /// Holds the service's token in the environment of the program; nothing that it starts is to see it.
@@ -186,7 +187,7 @@ async fn fill_prefix(npm: &Path, packages: &[String], part: &Path, path: &OsStr)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let output = tokio::time::timeout(INSTALL_TIME, command.output()).await;
+    let output = tokio::time::timeout(INSTALL_TIME, output_of(&mut command)).await;
     let output = match output {
         Err(_) => {
             return Err(ClientError::new(
@@ -234,7 +235,7 @@ async fn probe(
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    let output = tokio::time::timeout(VERSION_TIME, command.output()).await;
+    let output = tokio::time::timeout(VERSION_TIME, output_of(&mut command)).await;
     // What the program left there is of no use to anybody.
     let _ignored = remove_tree(&scratch);
     let shown = program.display();
@@ -274,6 +275,10 @@ async fn probe(
     Ok(AgentProgram { program, version, path })
 }
 
+async fn output_of(command: &mut tokio::process::Command) -> std::io::Result<Output> {
+    command.launch()?.wait_with_output().await
+}
+
 /// Whether what a program says holds the version as a word of its own.
 pub(super) fn says_version(said: &str, version: &str) -> bool {
     said.split(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ',' | '/'))
@@ -294,11 +299,14 @@ async fn node_is(path: &OsStr, needed: &str) -> bool {
     let Some(node) = on_path(path, "node") else {
         return false;
     };
-    let output = tokio::process::Command::new(node)
+    let mut command = tokio::process::Command::new(node);
+    command
         .arg("--version")
         .env_remove(TOKEN_VARIABLE)
-        .output()
-        .await;
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let output = output_of(&mut command).await;
     output.is_ok_and(|output| at_least(String::from_utf8_lossy(&output.stdout).trim(), needed))
 }
 

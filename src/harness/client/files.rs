@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{ClientError, Kind, at};
-use crate::sys::{durable, random};
+use crate::sys::{durable, random, regular};
 
 /// Reads a JSON file; `None` if there is none.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ClientError> {
-    let bytes = match fs::read(path) {
+    let bytes = match regular::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(at("read", path)(error)),

@@ -18,8 +18,8 @@ use super::requirement::CheckOffs;
 use super::stub;
 use crate::domain::ScenarioName;
 use crate::harness::adapter::WireApi;
-use crate::sys::durable;
 use crate::sys::failpoint::hit;
+use crate::sys::{durable, regular};
 
 /// What to install.
 #[derive(Clone)]
@@ -166,7 +166,7 @@ struct Before {
 
 impl Before {
     fn of(place: &Place, wrapper: &Path, release: &Path) -> Result<Self, ClientError> {
-        let bytes = |path: PathBuf| match fs::read(&path) {
+        let bytes = |path: PathBuf| match regular::read(&path) {
             Ok(bytes) => Ok((path, Some(bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok((path, None)),
             Err(error) => Err(at("read", &path)(error)),
@@ -190,7 +190,7 @@ impl Before {
             };
         }
         for (path, bytes) in &self.files {
-            if fs::read(path).ok() != *bytes {
+            if regular::read(path).ok() != *bytes {
                 let _ignored = match bytes {
                     Some(bytes) => durable::write_mode(path, bytes, 0o600),
                     None => fs::remove_file(path),
@@ -205,7 +205,7 @@ impl Before {
 
     fn restore_wrapper(&self) {
         let (path, bytes) = &self.wrapper;
-        if fs::read(path).ok() != *bytes {
+        if regular::read(path).ok() != *bytes {
             let _ignored = match bytes {
                 Some(bytes) => durable::write_mode(path, bytes, 0o755),
                 None => fs::remove_file(path),

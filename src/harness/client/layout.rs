@@ -11,6 +11,7 @@ use super::error::{ClientError, Kind, at};
 use super::files::{self, read_json};
 use crate::domain::ScenarioName;
 use crate::harness::adapter::WireApi;
+use crate::sys::regular;
 
 /// Names inside an installation that no release may take.
 const RESERVED: [&str; 9] = [
@@ -248,7 +249,7 @@ impl Place {
     /// The stored token.
     pub fn token(&self) -> Result<Option<String>, ClientError> {
         let path = self.dir.join("token");
-        match fs::read_to_string(&path) {
+        match regular::read_to_string(&path) {
             Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(at("read", &path)(error)),

@@ -20,7 +20,7 @@ use super::layout::Place;
 use super::manifest::{SIDECAR, sha256};
 use super::release::read_release;
 use crate::harness::adapter::{Adapter, ConfigTarget, ModelBinding, StateKind, WireApi, merge, text};
-use crate::sys::durable;
+use crate::sys::{durable, regular};
 
 /// Most sessions of one installation at the same time.
 const MAX_SESSIONS: usize = 64;
@@ -161,7 +161,7 @@ pub(super) fn mount(
         place_file(&root, path, content.as_bytes(), mode, last.files.contains_key(path))?;
     }
     let sidecar = release.join(SIDECAR);
-    if let Ok(bytes) = fs::read(&sidecar) {
+    if let Ok(bytes) = regular::read(&sidecar) {
         place_file(&root, SIDECAR, &bytes, 0o644, true)?;
     }
     let copies = if root == first {
@@ -197,9 +197,9 @@ impl Mounted {
 /// Gives one file back if this session changed it. Where another one did so too, the later change counts.
 fn give(copied: &Copied) -> Result<(), ClientError> {
     let Copied { shared, own, before } = copied;
-    let Ok(bytes) = fs::read(own) else { return Ok(()) };
+    let Ok(bytes) = regular::read(own) else { return Ok(()) };
     let sum = Some(sha256(&bytes));
-    let there = fs::read(shared).ok().map(|bytes| sha256(&bytes));
+    let there = regular::read(shared).ok().map(|bytes| sha256(&bytes));
     if sum == *before || sum == there {
         return Ok(());
     }
@@ -226,7 +226,7 @@ fn preferences<'a>(adapter: &'a Adapter, path: &str) -> Vec<&'a str> {
 /// A configuration file as the agent left it. One of this session's `own` that it (or a person) made unreadable is moved
 /// aside, not lost; that of another session may be half written.
 fn read_document(target: &ConfigTarget, path: &Path, own: bool) -> Option<Map<String, Value>> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = regular::read_to_string(path).ok()?;
     match target.format.read(&target.path, &text) {
         Ok(document) => Some(document),
         Err(_) if !own => None,
@@ -276,7 +276,7 @@ fn keep_choices(
 fn place_file(root: &Path, path: &str, bytes: &[u8], mode: u32, ours: bool) -> Result<(), ClientError> {
     let file = root.join(path);
     let mode = mode & 0o755;
-    match fs::read(&file) {
+    match regular::read(&file) {
         Ok(there) if there == bytes => {
             let meta = fs::metadata(&file).map_err(at("read", &file))?;
             if meta.permissions().mode() & 0o777 == mode {
@@ -342,7 +342,7 @@ fn share(
                     copied.before.clone_from(before);
                     give(&copied)?;
                 }
-                let shared = fs::read(&copied.shared).ok();
+                let shared = regular::read(&copied.shared).ok();
                 copied.before = shared.as_deref().map(sha256);
                 match shared {
                     Some(bytes) => copy(&copied.shared, &copied.own, &bytes)?,

@@ -16,7 +16,7 @@ use super::layout::Place;
 use super::manifest::{Manifest, Requirement, SIDECAR, sha256};
 use crate::domain::Content;
 use crate::sys::failpoint::hit;
-use crate::sys::{clock, durable, random};
+use crate::sys::{clock, durable, random, regular};
 
 /// How many releases are kept.
 const KEPT: usize = 3;
@@ -80,7 +80,7 @@ pub(super) fn stage(request: &Request, place: &Place, release: &Path) -> Result<
             installed_at_us: clock::now_us(),
             files: sums,
             executable: executable(manifest),
-            sidecar: Some(sha256(&fs::read(&path).map_err(at("read", &path))?)),
+            sidecar: Some(sha256(&regular::read(&path).map_err(at("read", &path))?)),
         };
         write_json(&part.join(FILES), &files)?;
         sync_tree(&part)?;
@@ -146,7 +146,7 @@ pub(super) fn damage(release: &Path, manifest: Option<&Manifest>) -> Option<Stri
     let changed = |path: &str| Some(format!("{} is not as it was installed", release.join(path).display()));
     // What it needs of this machine is part of what was installed.
     if let Some(sum) = &installed.sidecar
-        && fs::read(release.join(SIDECAR))
+        && regular::read(release.join(SIDECAR))
             .map(|bytes| sha256(&bytes))
             .ok()
             .as_ref()
@@ -160,7 +160,7 @@ pub(super) fn damage(release: &Path, manifest: Option<&Manifest>) -> Option<Stri
             .ok()
             .filter(fs::Metadata::is_file)
             .map(|meta| meta.permissions().mode() & 0o100 != 0);
-        let bytes = fs::read(&file).ok();
+        let bytes = regular::read(&file).ok();
         let as_wanted = manifest.is_none_or(|manifest| {
             manifest
                 .files
@@ -208,7 +208,7 @@ pub(super) fn read_release(release: &Path) -> Result<BTreeMap<String, Content>, 
         .into_keys()
         .map(|path| {
             let file = release.join(&path);
-            let bytes = fs::read(&file).map_err(at("read", &file))?;
+            let bytes = regular::read(&file).map_err(at("read", &file))?;
             Ok((path, Content::from_bytes(bytes)))
         })
         .collect()

@@ -12,6 +12,7 @@ use super::error::{ClientError, at};
 use super::files::{read_json, write_json, write_private};
 use super::layout::Place;
 use super::manifest::Requirement;
+use crate::sys::launch::Launch;
 use crate::sys::{clock, terminal};
 
 /// Longest time a check may take.
@@ -140,7 +141,7 @@ impl Requirement {
             .stderr(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
-        let mut child = command.spawn().map_err(at("run", Path::new("/bin/sh")))?;
+        let mut child = command.launch().map_err(at("run", Path::new("/bin/sh")))?;
         match tokio::time::timeout(CHECK_TIME, child.wait()).await {
             Ok(status) => {
                 let status = status.map_err(at("run", Path::new("/bin/sh")))?;

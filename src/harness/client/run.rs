@@ -18,6 +18,7 @@ use super::service::{Known, Service};
 use super::spool::{Run, Spool};
 use super::{Requirement, release, report};
 use crate::harness::adapter::{Adapter, ModelBinding};
+use crate::sys::launch::{Launch, Passed};
 use crate::sys::{clock, random, terminal};
 
 /// How long the service may take to say which release it serves.
@@ -94,13 +95,15 @@ fn without_proxy(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
 
 /// Lets the agent's program tell about itself.
 pub async fn program_help(record: &Record, words: &[OsString], path: &OsStr) -> Result<u8, ClientError> {
-    let status = tokio::process::Command::new(&record.program)
+    let mut command = tokio::process::Command::new(&record.program);
+    command
         .args(words)
         .env("PATH", joined(&record.path, path))
-        .env_remove(TOKEN_VARIABLE)
-        .status()
-        .await
+        .env_remove(TOKEN_VARIABLE);
+    let mut child = command
+        .launch_with(&Passed::named_in(words))
         .map_err(at("start", &record.program))?;
+    let status = child.wait().await.map_err(at("wait for", &record.program))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
@@ -113,6 +116,7 @@ pub async fn run(
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<Finished, ClientError> {
     let command = record.command();
+    let passed = Passed::named_in(&options.args);
     let mut unmet = unmet(place)?;
     // A program can go after it was checked off.
     unmet.extend(requirements(place)?.into_iter().filter(|item| {
@@ -228,7 +232,7 @@ pub async fn run(
         .envs(env)
         .env("PATH", joined(&first, &options.path));
     let caught = super::signals::catch().map_err(at("watch", &record.program))?;
-    let mut child = spawn.spawn().map_err(at("start", &record.program))?;
+    let mut child = spawn.launch_with(&passed).map_err(at("start", &record.program))?;
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let signals = pid.map(|pid| caught.pass_on(pid));
 

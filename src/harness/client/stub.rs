@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::error::{ClientError, Kind, at};
 use super::layout::{Home, Place};
 use crate::domain::ScenarioName;
-use crate::sys::durable;
+use crate::sys::{durable, regular};
 
 /// How the name of a wrapper begins that is being written.
 const PART: &str = ".reef-wrapper-";
@@ -39,7 +39,7 @@ enum Owner {
 }
 
 fn owner(path: &Path, place: &Path) -> Result<Owner, ClientError> {
-    let text = match fs::read_to_string(path) {
+    let text = match regular::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
             return Ok(Owner::Nobody);
@@ -113,7 +113,7 @@ pub(super) fn write(path: &Path, reef: &Path, place: &Place) -> Result<bool, Cli
             let _harmless = fs::remove_file(entry.path());
         }
     }
-    if fs::read_to_string(path).is_ok_and(|there| there == wanted) {
+    if regular::read_to_string(path).is_ok_and(|there| there == wanted) {
         return Ok(false);
     }
     fs::create_dir_all(bin).map_err(at("create", bin))?;

@@ -15,7 +15,9 @@ mod namespaces;
 mod phase;
 mod pipes;
 mod population;
+mod proc;
 mod readonly;
+mod root;
 mod spec;
 mod stage;
 
@@ -31,6 +33,8 @@ use control::Leaf;
 use spec::Task;
 pub use spec::{Bridge, Ended, Held, Input, Isolation, Job, Limits, Outcome, Output, Phase, PhaseOutcome};
 pub use stage::{serve_init, serve_stage};
+
+use crate::sys::launch::Launch;
 
 /// The hidden command of the stage.
 pub const COMMAND: &str = "__sandbox";
@@ -148,7 +152,7 @@ impl Sandbox {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .spawn()
+            .launch()
             .map_err(|error| failed(format!("{} cannot be started: {error}", self.program.display())))?;
         let (Some(mut stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())

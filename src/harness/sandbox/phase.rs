@@ -15,6 +15,7 @@ use super::namespaces::{INNER_USER, unshare};
 use super::population::{Population, Whom};
 use super::spec::{Ended, Limits, Phase, PhaseOutcome};
 use super::{filter, pipes};
+use crate::sys::launch::{self, Launch};
 
 /// How often the program is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -137,7 +138,7 @@ impl Program<'_> {
             command.uid(id).gid(id);
         }
         confine(&mut command, self.limits, self.user, ground);
-        command.spawn()
+        command.launch()
     }
 }
 
@@ -183,6 +184,8 @@ fn confine(command: &mut Command, limits: &Limits, user: User, ground: Option<&G
                     setrlimit(resource, both)?;
                 }
             }
+            // Whatever was opened meanwhile, by another thread or a library.
+            launch::end_with_exec();
             rustix::thread::set_no_new_privs(true)?;
             filter::install(&calls)
         });

@@ -12,11 +12,13 @@ use rustix::thread::UnshareFlags;
 
 use super::control::Ground;
 use super::copy::{Files, place};
-use super::namespaces::{EPISODE, add_writable, arrange, build_root, enter, move_into, unshare};
+use super::namespaces::{EPISODE, add_writable, arrange, enter, move_into, unshare};
 use super::phase::{self, Program, User};
 use super::population::Whom;
+use super::root::build_root;
 use super::spec::{Done, Isolation, Job, Order, PhaseOutcome, Reply, Task};
 use super::{COMMAND, bridge};
+use crate::sys::launch::Launch;
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
 /// waits for it, and ends everything.
@@ -69,10 +71,7 @@ fn named<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
 }
 
 fn isolated(job: &Job, group: &[PathBuf], user: Option<u32>, input: impl BufRead + Send + 'static) -> io::Result<Done> {
-    let root = named(
-        "building the root",
-        build_root(&job.scratch, &job.read_only, &job.limits, user),
-    )?;
+    let root = named("building the root", build_root(job, user))?;
     named("the loopback interface", bridge::raise_loopback())?;
     if let Some(wanted) = &job.bridge {
         named("the bridge", bridge::serve(wanted.port, wanted.socket.clone()))?;
@@ -185,7 +184,7 @@ impl Init {
                 .args(group.iter().flat_map(|dir| [OsStr::new("--group"), dir.as_os_str()]))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                .spawn()
+                .launch()
         };
         let mut child = std::thread::spawn(start)
             .join()

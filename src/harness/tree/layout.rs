@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::document::{Tree, TreeError};
 use super::entry::Entry;
 use super::refusal::{Refusal, Rule};
-use super::{LONGEST_BINARY, LONGEST_CODE};
+use super::{LARGEST_TREE, LONGEST_BINARY, LONGEST_CODE};
 use crate::domain::Content;
+use crate::sys::regular;
 
 /// Deeper than any skill needs.
 const DEEPEST: usize = 8;
@@ -115,7 +116,7 @@ fn collect(dir: &Path, prefix: &str, depth: usize, found: &mut BTreeMap<String, 
     Ok(())
 }
 
-/// What a directory holds, sorted; hidden files and editors' leavings passed over, links refused.
+/// What a directory holds, sorted; hidden files and editors' leavings passed over, anything else than files and directories refused.
 fn children(dir: &Path) -> Result<Vec<(PathBuf, bool)>, TreeError> {
     let failed = |source| TreeError::Read {
         path: dir.to_path_buf(),
@@ -135,6 +136,10 @@ fn children(dir: &Path) -> Result<Vec<(PathBuf, bool)>, TreeError> {
                 "a link is not followed; put the file itself there",
             ));
         }
+        if !kind.is_file() && !kind.is_dir() {
+            let expected = format!("it is {}; a tree holds files and directories", regular::name_of(kind));
+            return Err(unknown(&entry.path(), &expected));
+        }
         found.push((entry.path(), kind.is_dir()));
     }
     found.sort();
@@ -148,7 +153,7 @@ fn file_name(path: &Path) -> String {
 }
 
 fn text(path: &Path) -> Result<String, TreeError> {
-    fs::read_to_string(path).map_err(|source| TreeError::Read {
+    regular::read_text_at_most(path, LARGEST_TREE as u64).map_err(|source| TreeError::Read {
         path: path.to_path_buf(),
         source,
     })
@@ -170,7 +175,7 @@ fn content(path: &Path) -> Result<Content, TreeError> {
             ),
         });
     }
-    Ok(Content::from_bytes(fs::read(path).map_err(failed)?))
+    Ok(Content::from_bytes(regular::read(path).map_err(failed)?))
 }
 
 fn push(tree: &mut Tree, path: &Path, entry: &Value) -> Result<(), TreeError> {

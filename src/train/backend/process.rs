@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::child::{CANCEL, PAUSE, RESUME, Said};
+use crate::sys::launch::Launch;
 use crate::train::{Control, StepEvent, StepJob, StepOutcome, TrainError};
 
 /// How long a cancelled child may take to end by itself.
@@ -33,7 +34,7 @@ pub(super) fn run(
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn()
+            .launch()
             .map_err(|e| died(format!("could not be started from {}: {e}", program.display()), ""))?,
     );
     let (stdin, stdout, stderr) = (child.0.stdin.take(), child.0.stdout.take(), child.0.stderr.take());

@@ -5,7 +5,7 @@ mod permissions;
 
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,6 +15,7 @@ use crate::cli::{CliError, Context, Exit, format, readiness};
 use crate::config::{EngineKind, Settings};
 use crate::experience::{Experience, StoreOptions};
 use crate::harness::sandbox::Sandbox;
+use crate::sys::launch::Launch;
 
 /// Check this machine and this deployment, and say how to fix what is wrong
 ///
@@ -142,7 +143,14 @@ fn configuration(settings: &Settings) -> String {
 
 /// What a program answers to a question about its version.
 fn version_of(program: &str, args: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(args).output().ok()?;
+    let output = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .launch()
+        .and_then(Child::wait_with_output)
+        .ok()?;
     let text = String::from_utf8_lossy(&output.stdout)
         .lines()
         .next()?
