@@ -1,11 +1,12 @@
 //! What the commands about learning share: the recipe in force, and errors of the loop.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::engines::{self, Built};
 use super::harness::Trees;
 use super::{CliError, Context, Exit, harness};
 use crate::config::Settings;
+use crate::harness::episode::Private;
 use crate::recipe::{EvaluatorKind, Recipe, TrainerKind};
 use crate::scenario::{Answering, BaseModel, Hands, LoopError, Workshop};
 use crate::train::{TrainError, TrainSettings};
@@ -111,8 +112,26 @@ fn workshop(settings: &Settings, built: &Built) -> Result<Workshop, CliError> {
             .binary
             .as_ref()
             .map(|path| settings.directory.join(path)),
+        private: private(settings),
         policy: trees.policy,
     })
+}
+
+/// What a deployment keeps to itself: the directory of its file, which may hold keys beside it, and its store.
+fn private(settings: &Settings) -> Private {
+    let at = |path: &Path| settings.directory.join(path);
+    let file = settings.file.iter().flat_map(|file| {
+        let file = at(file);
+        [file.parent().map(Path::to_path_buf), Some(file)]
+    });
+    let kept = [&settings.harness.seed, &settings.harness.adapters]
+        .into_iter()
+        .flatten();
+    let kept = kept
+        .map(|path| at(path))
+        .chain([at(&settings.storage.dir), at(&settings.run_dir())]);
+    let home = settings.variable("HOME").map(Path::new);
+    Private::new(home, file.flatten().chain(kept))
 }
 
 fn evolved(settings: &Settings) -> Result<Trees, CliError> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::package::{self, Collector, SYSTEM_PATH, Shown};
+use super::private::Private;
 use crate::domain::Content;
 use crate::harness::adapter::{Adapter, AdapterError, ModelBinding, WireApi};
 use crate::harness::tree::Rendered;
@@ -13,8 +15,8 @@ pub struct Agent {
     adapter: Adapter,
     api: WireApi,
     binary: PathBuf,
-    read_only: Vec<PathBuf>,
-    path: Vec<PathBuf>,
+    shown: Shown,
+    private: Private,
 }
 
 /// Why an agent cannot be run.
@@ -33,6 +35,18 @@ pub enum AgentError {
         /// What to install.
         package: String,
     },
+    /// Its program is one of a checkout, of which nobody can tell what it needs.
+    #[error(
+        "{binary} is a program of the checkout {directory}, which is not shown to episodes: it may hold anything; install \
+         it as a package (npm pack, then npm install --prefix DIR FILE.tgz) and name DIR/node_modules/.bin/NAME in \
+         harness.binary"
+    )]
+    Checkout {
+        /// The program.
+        binary: PathBuf,
+        /// The directory that holds its `package.json`.
+        directory: PathBuf,
+    },
     /// Its adapter cannot be used.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
@@ -47,12 +61,14 @@ pub(super) struct Dressed {
 }
 
 impl Agent {
-    /// Finds the program of an adapter: `binary` if given, else by its name on the search path.
+    /// Finds the program of an adapter: `binary` if given, else by its name on the search path. What is `private` is
+    /// not shown to it, wherever it lies.
     pub fn find(
         adapter: Adapter,
         binary: Option<&Path>,
         api: Option<WireApi>,
         search: &str,
+        private: Private,
     ) -> Result<Self, AgentError> {
         let dirs: Vec<PathBuf> = std::env::split_paths(search).filter(|dir| dir.is_absolute()).collect();
         let found = match binary {
@@ -77,34 +93,22 @@ impl Agent {
             }
             None => adapter.apis().first().copied().unwrap_or(WireApi::Openai),
         };
-        let mut read_only = Vec::new();
-        let mut path = Vec::new();
-        let mut see = |file: &Path| {
-            if let Some(parent) = file.parent() {
-                path.push(parent.to_path_buf());
-            }
-            for place in [Some(file.to_path_buf()), file.canonicalize().ok()]
-                .into_iter()
-                .flatten()
-            {
-                let package = package_root(&place);
-                if !is_system(&package) && !read_only.contains(&package) {
-                    read_only.push(package);
-                }
-            }
-        };
         let binary = std::path::absolute(&binary).unwrap_or(binary);
-        see(&binary);
+        if let Some(directory) = package::checkout_of(&binary) {
+            return Err(AgentError::Checkout { binary, directory });
+        }
+        let mut collector = Collector::new(&private, &dirs);
+        collector.program(&binary);
         // Agents from npm run on Node.js, which may be anywhere.
         if let Some(node) = on_path(&dirs, "node") {
-            see(&node);
+            collector.node(&node);
         }
         Ok(Self {
             adapter,
             api,
             binary,
-            read_only,
-            path,
+            shown: collector.finish(),
+            private,
         })
     }
 
@@ -120,13 +124,18 @@ impl Agent {
 
     /// What of this machine it must see.
     pub fn read_only(&self) -> Vec<PathBuf> {
-        self.read_only.clone()
+        self.shown.paths.clone()
+    }
+
+    /// What of this machine it must not see, where it lies below something that is shown.
+    pub fn hidden(&self) -> Vec<PathBuf> {
+        self.private.hidden()
     }
 
     /// Its search path.
     pub fn path(&self) -> String {
-        let mut dirs: Vec<String> = self.path.iter().map(|dir| dir.display().to_string()).collect();
-        for dir in ["/usr/local/bin", "/usr/bin", "/bin"] {
+        let mut dirs: Vec<String> = self.shown.search.iter().map(|dir| dir.display().to_string()).collect();
+        for dir in SYSTEM_PATH {
             if !dirs.iter().any(|known| known == dir) {
                 dirs.push(dir.to_owned());
             }
@@ -156,48 +165,4 @@ impl Agent {
 
 fn on_path(dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
     dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())
-}
-
-/// What must be shown for a program to run: the directory above the outermost `node_modules`, else the directory above
-/// its `bin`, else its own.
-fn package_root(program: &Path) -> PathBuf {
-    let modules = program
-        .ancestors()
-        .filter(|dir| dir.file_name().is_some_and(|name| name == "node_modules"))
-        .last();
-    if let Some(root) = modules {
-        return root.to_path_buf();
-    }
-    let dir = program.parent().unwrap_or(program);
-    match (dir.file_name(), dir.parent()) {
-        (Some(name), Some(prefix)) if name == "bin" && prefix.parent().is_some() => prefix.to_path_buf(),
-        // A lone program in a home directory must not bring the home directory with it.
-        _ => program.to_path_buf(),
-    }
-}
-
-/// Already shown in every sandbox.
-fn is_system(path: &Path) -> bool {
-    ["/usr", "/bin", "/sbin", "/lib", "/opt"]
-        .iter()
-        .any(|root| path.starts_with(root))
-        || path == Path::new("/")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_brings_its_package_and_nothing_more() {
-        let root = |path: &str| package_root(Path::new(path));
-        assert_eq!(root("/home/u/.nvm/v24/bin/node"), Path::new("/home/u/.nvm/v24"));
-        assert_eq!(root("/srv/a/node_modules/.bin/pi"), Path::new("/srv/a/node_modules"));
-        assert_eq!(
-            root("/srv/a/node_modules/@x/pi/node_modules/y/z.js"),
-            Path::new("/srv/a/node_modules")
-        );
-        assert_eq!(root("/home/u/agent"), Path::new("/home/u/agent"));
-        assert_eq!(root("/bin/sh"), Path::new("/bin/sh"));
-    }
 }

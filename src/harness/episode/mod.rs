@@ -4,6 +4,8 @@
 mod agent;
 mod gateway;
 mod meter;
+mod package;
+mod private;
 mod token;
 
 use std::collections::BTreeMap;
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub use agent::{Agent, AgentError};
 pub use gateway::{Budget, Exchange, GatewayLog, ModelSource};
 pub use meter::{Meter, Price, Prices};
+pub use private::Private;
 pub use token::is_episode_token;
 
 use super::adapter::ModelBinding;
@@ -203,6 +206,7 @@ impl Stage {
             isolation: self.isolation,
             scratch: scratch.join("sandbox"),
             read_only: self.agent.read_only(),
+            hidden: self.agent.hidden(),
             phases,
             outputs: episode.outputs.clone(),
             bridge: gateway.socket().map(|socket| Bridge {

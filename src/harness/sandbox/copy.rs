@@ -15,6 +15,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
+use crate::sys::regular;
+
 /// How many files one output may have.
 const MAX_FILES: u64 = 20_000;
 /// How deep an output may be: each level holds a directory open.
@@ -116,11 +118,12 @@ impl Files {
             return Ok(());
         }
         if !found.is_file() {
-            return Err(io::Error::other(format!("{}: not a regular file", from.display())));
+            let what = regular::name_of(found.file_type());
+            return Err(io::Error::other(format!("{}: {what}, not a file", from.display())));
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut target = File::from(openat(into, name, flags, Mode::RUSR | Mode::WUSR)?);
-        io::copy(&mut File::open(from)?, &mut target)?;
+        io::copy(&mut regular::open(from)?, &mut target)?;
         let mode = if found.mode() & 0o111 == 0 { 0o644 } else { 0o755 };
         fchmod(&target, Mode::from_raw_mode(mode))?;
         match self.owner {

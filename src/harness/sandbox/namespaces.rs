@@ -1,18 +1,15 @@
-//! Entering namespaces and building the root that programs see.
+//! Entering namespaces, and the view of the files that one phase has.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
-};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
 use rustix::process::{getgid, getuid, pivot_root};
 use rustix::thread::UnshareFlags;
 
-use super::readonly;
-use super::spec::{Limits, Order, Phase};
+use super::spec::{Order, Phase};
+use super::{proc, readonly};
 
 /// Where a job's own files are, inside.
 pub(super) const EPISODE: &str = "/episode";
@@ -60,134 +57,6 @@ pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(io::Error::from)
 }
 
-/// Builds the root under `scratch` and gives its path. Its size is fixed; nothing in it is on a disk.
-pub(super) fn build_root(
-    scratch: &Path,
-    read_only: &[PathBuf],
-    limits: &Limits,
-    user: Option<u32>,
-) -> io::Result<PathBuf> {
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    let root = scratch.join("root");
-    fs::create_dir_all(&root)?;
-    let options = format!("size={},nr_inodes={},mode=0755", limits.disk_bytes, limits.files);
-    let options = std::ffi::CString::new(options)?;
-    mount(
-        "reef",
-        &root,
-        "tmpfs",
-        MountFlags::NOSUID | MountFlags::NODEV,
-        Some(options.as_c_str()),
-    )?;
-    // Before anything is shown below them.
-    for (name, mode) in [("tmp", 0o1777), ("episode", 0o755)] {
-        let dir = root.join(name);
-        fs::create_dir(&dir)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
-    }
-    if let Some(id) = user {
-        chown(root.join("episode"), Some(id), Some(id))?;
-    }
-    for name in ["usr", "bin", "sbin", "lib", "lib32", "lib64", "opt"] {
-        system(&root, name)?;
-    }
-    for path in [
-        "/etc/ssl",
-        "/etc/alternatives",
-        "/etc/ld.so.cache",
-        "/etc/ld.so.conf",
-        "/etc/ld.so.conf.d",
-        "/etc/localtime",
-    ] {
-        show(&root, Path::new(path))?;
-    }
-    for path in read_only {
-        show(&root, path)?;
-    }
-    etc(&root.join("etc"), user)?;
-    dev(&root)?;
-    fs::create_dir_all(root.join("proc"))?;
-    Ok(root)
-}
-
-/// Shows a directory of the system as it is laid out here: a link stays a link.
-fn system(root: &Path, name: &str) -> io::Result<()> {
-    let path = Path::new("/").join(name);
-    match fs::symlink_metadata(&path) {
-        Ok(found) if found.is_symlink() => symlink(fs::read_link(&path)?, root.join(name)),
-        Ok(found) if found.is_dir() => show(root, &path),
-        _ => Ok(()),
-    }
-}
-
-/// Shows a path of this machine, read-only with all that is mounted below it, at the same place.
-fn show(root: &Path, path: &Path) -> io::Result<()> {
-    let Ok(real) = path.canonicalize() else { return Ok(()) };
-    let relative = path.strip_prefix("/").map_err(io::Error::other)?;
-    let target = root.join(relative);
-    if target.exists() {
-        // Part of what is shown already.
-        return Ok(());
-    }
-    if real.is_dir() {
-        fs::create_dir_all(&target)?;
-    } else {
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&target, "")?;
-    }
-    // Where mounts below are locked to each other they can only be shown together.
-    if mount_bind(&real, &target).is_err() {
-        mount_bind_recursive(&real, &target)?;
-    }
-    readonly::whole(&target)
-}
-
-/// The little of `/etc` that programs ask for; nothing of this machine's accounts or network.
-fn etc(etc: &Path, user: Option<u32>) -> io::Result<()> {
-    fs::create_dir_all(etc)?;
-    let id = user.unwrap_or(INNER_USER);
-    for (name, text) in [
-        (
-            "passwd",
-            format!("root:x:0:0:root:/nonexistent:/bin/false\nagent:x:{id}:{id}:agent:{EPISODE}:/bin/sh\n"),
-        ),
-        ("group", format!("root:x:0:\nagent:x:{id}:\n")),
-        ("hosts", "127.0.0.1 localhost\n".to_owned()),
-        ("hostname", "episode\n".to_owned()),
-        (
-            "nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files\n".to_owned(),
-        ),
-        ("resolv.conf", String::new()),
-    ] {
-        fs::write(etc.join(name), text)?;
-    }
-    Ok(())
-}
-
-fn dev(root: &Path) -> io::Result<()> {
-    let dev = root.join("dev");
-    fs::create_dir_all(&dev)?;
-    for name in ["null", "zero", "full", "random", "urandom"] {
-        fs::write(dev.join(name), "")?;
-        mount_bind(Path::new("/dev").join(name), dev.join(name))?;
-    }
-    for (name, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        symlink(target, dev.join(name))?;
-    }
-    // Shared memory counts against the same size as everything else.
-    let shm = dev.join("shm");
-    fs::create_dir(&shm)?;
-    fs::set_permissions(&shm, fs::Permissions::from_mode(0o1777))
-}
-
 /// The user inside a user namespace of its own.
 pub(super) const INNER_USER: u32 = 1000;
 
@@ -198,8 +67,7 @@ pub(super) fn move_into(root: &Path) -> io::Result<()> {
     // A mount of its own, as a root must be.
     mount_bind_recursive(root, root)?;
     std::env::set_current_dir(root)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "proc", "proc", flags, None::<&std::ffi::CStr>)?;
+    proc::mount_in(Path::new("proc"))?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")

@@ -126,6 +126,9 @@ pub struct Job {
     pub scratch: PathBuf,
     /// Paths of this machine that they may read, beside the system's programs.
     pub read_only: Vec<PathBuf>,
+    /// Paths of this machine that they must not see, whatever is shown: where one lies below something that is, it looks
+    /// empty.
+    pub hidden: Vec<PathBuf>,
     /// The programs.
     pub phases: Vec<Phase>,
     /// What is kept.
@@ -143,6 +146,7 @@ impl Job {
             isolation: Isolation::Namespaces,
             scratch,
             read_only: Vec::new(),
+            hidden: Vec::new(),
             phases: Vec::new(),
             outputs: Vec::new(),
             bridge: None,

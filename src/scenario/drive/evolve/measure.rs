@@ -58,6 +58,9 @@ impl Driver {
         let gate = |reason: String| LoopError::Gate { reason };
         let path = eval::directory_or_here(self.inner.recipe.directory.as_deref())
             .join(spec.suite.as_deref().unwrap_or_default());
+        let kept: Vec<_> = std::iter::once(path.clone())
+            .chain(self.inner.recipe.directory.clone())
+            .collect();
         let suite = self
             .blocking(move || Suite::load(&path).map_err(|error| gate(error.to_string())))
             .await?;
@@ -83,7 +86,7 @@ impl Driver {
         let source = workshop.source(evolution.episode_model.as_ref(), &job.scenario, release.clone());
         let meter = meter(evolution);
         let mut stage = Stage {
-            agent: workshop.agent(evolution, adapter.clone())?,
+            agent: workshop.agent(evolution, adapter.clone(), kept)?,
             source,
             limits: limits(evolution),
             isolation,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::engine::Engine;
 use crate::harness::adapter::{Adapter, Adapters};
-use crate::harness::episode::{Agent, EpisodeLimits, Meter, ModelSource, Price};
+use crate::harness::episode::{Agent, EpisodeLimits, Meter, ModelSource, Price, Private};
 use crate::harness::sandbox::{Limits, Sandbox};
 use crate::harness::tree::{Policy, Tree, read_release};
 use crate::recipe::EvolutionSpec;
@@ -40,6 +40,8 @@ pub struct Workshop {
     pub usual: String,
     /// The agent's program, where the deployment names it.
     pub binary: Option<PathBuf>,
+    /// What no agent is to see of this machine.
+    pub private: Private,
     /// What a person allowed in trees.
     pub policy: Policy,
 }
@@ -53,9 +55,16 @@ impl Workshop {
             .map_err(|error| failed(error.to_string()))
     }
 
-    pub(super) fn agent(&self, spec: &EvolutionSpec, adapter: Adapter) -> Result<Agent, LoopError> {
+    /// The agent of an adapter, which does not see what is `kept` either.
+    pub(super) fn agent(
+        &self,
+        spec: &EvolutionSpec,
+        adapter: Adapter,
+        kept: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<Agent, LoopError> {
+        let private = self.private.clone().with(kept);
         let binary = spec.binary.as_ref().map(PathBuf::from).or_else(|| self.binary.clone());
-        Agent::find(adapter, binary.as_deref(), None, &self.search).map_err(|error| LoopError::Gate {
+        Agent::find(adapter, binary.as_deref(), None, &self.search, private).map_err(|error| LoopError::Gate {
             reason: error.to_string(),
         })
     }
