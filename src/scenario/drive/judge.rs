@@ -48,6 +48,7 @@ impl Driver {
                     } else {
                         "holdout"
                     },
+                    answers: None,
                 };
                 self.inner
                     .hands
