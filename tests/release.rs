@@ -7,8 +7,6 @@
     reason = "a failed test may panic"
 )]
 
-#[path = "release/again.rs"]
-mod again;
 #[path = "release/backup.rs"]
 mod backup;
 #[path = "release/bench.rs"]

@@ -8,6 +8,8 @@
     reason = "a failed test may panic"
 )]
 
+#[path = "train_loop/refused.rs"]
+mod refused;
 #[path = "train_loop/rig.rs"]
 mod rig;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{self, Settings, Sources};
 use crate::experience::{Experience, StoreOptions};
-use crate::sys::access;
+use crate::sys::{access, disk};
 
 use super::args::GlobalArgs;
 use super::dotted::Override;
@@ -21,6 +21,8 @@ pub(crate) enum Store {
     Create,
     /// There is nothing to show; making one would only hide a wrong directory.
     MustExist,
+    /// The same for a command that only shows: a directory that may only be read is enough.
+    Shown,
 }
 
 /// One run of the program.
@@ -126,7 +128,7 @@ impl Context {
     /// The same for settings that a command made itself.
     pub(crate) fn store_of(&self, settings: &Settings, missing: Store) -> Result<Experience, CliError> {
         let path = settings.storage.experience_db();
-        if missing == Store::MustExist && !path.exists() {
+        if missing != Store::Create && !path.exists() {
             return Err(
                 CliError::new(Exit::Usage, format!("there is no store at {}", path.display()))
                     .hint("reef serve creates it; or name the directory that holds it with --dir or -c"),
@@ -134,12 +136,15 @@ impl Context {
         }
         match missing {
             Store::Create => self.claim_dir(settings)?,
-            Store::MustExist => self.claim(settings),
+            Store::MustExist | Store::Shown => self.claim(settings),
         }
         let options = StoreOptions {
             queue_writes: settings.storage.write_queue as usize,
             ..StoreOptions::default()
         };
+        if missing == Store::Shown && read_only(settings) {
+            return Ok(Experience::open_read_only(&path, options)?);
+        }
         Ok(Experience::open(&path, options)?)
     }
 
@@ -173,6 +178,14 @@ impl Context {
             .build()
             .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot start worker threads: {error}")))
     }
+}
+
+/// Whether this user may only read the directory that holds Reef's files.
+pub(crate) fn read_only(settings: &Settings) -> bool {
+    let storage = &settings.storage;
+    [&storage.dir, &storage.experience_db(), &storage.artifacts_git()]
+        .into_iter()
+        .any(|path| disk::is_read_only(path))
 }
 
 /// A command's own flag that stands for a setting.

@@ -35,7 +35,7 @@ pub(crate) fn embedded_model(settings: &Settings) -> Result<Option<(PathBuf, Str
 /// A provider beside the embedded model, for the questions of judges.
 pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliError> {
     if settings.inference.provider_url().is_some() {
-        return Ok(Some(Arc::new(upstream(settings)?)));
+        return upstream(settings).map(Some);
     }
     Ok(None)
 }
@@ -44,7 +44,7 @@ pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliE
 pub(crate) fn build(settings: &Settings) -> Result<Built, CliError> {
     match settings.inference.engine() {
         EngineKind::Upstream => Ok(Built {
-            engine: Arc::new(upstream(settings)?),
+            engine: upstream(settings)?,
             torch: None,
         }),
         EngineKind::Torch => {
@@ -75,8 +75,7 @@ pub(crate) fn check(settings: &Settings) -> Result<String, CliError> {
     }
 }
 
-/// The providers as configured.
-pub(crate) fn upstream(settings: &Settings) -> Result<Upstream, CliError> {
+fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
     let inference = &settings.inference;
     let Some(url) = inference.provider_url().cloned() else {
         return Err(
@@ -125,7 +124,8 @@ pub(crate) fn upstream(settings: &Settings) -> Result<Upstream, CliError> {
         },
         ..UpstreamOptions::new(first)
     };
-    Upstream::new(&options).or_exit(Exit::Usage)
+    let engine = Upstream::new(&options).or_exit(Exit::Usage)?;
+    Ok(Arc::new(engine))
 }
 
 /// A provider that cannot be used, at the place of the setting that says so. The first one has settings of its own.

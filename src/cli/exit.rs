@@ -15,8 +15,6 @@ pub enum Exit {
     Rejected,
     /// The gate could not decide.
     Inconclusive,
-    /// Too much could not be measured to say anything.
-    Invalid,
     /// The head moved, or an id is taken by other content.
     Conflict,
     /// Published, but the engine still serves the old release.
@@ -36,18 +34,13 @@ pub enum Exit {
 }
 
 /// Every exit with its code and meaning, in the order of the reference.
-pub const EXIT_CODES: [(Exit, u8, &str); 14] = [
+pub const EXIT_CODES: [(Exit, u8, &str); 13] = [
     (Exit::Ok, 0, "done"),
     (Exit::Unexpected, 1, "unexpected error"),
     (Exit::Usage, 2, "wrong usage or configuration"),
     (Exit::Nothing, 3, "nothing to do"),
     (Exit::Rejected, 10, "the gate rejected the candidate"),
     (Exit::Inconclusive, 11, "the gate could not decide"),
-    (
-        Exit::Invalid,
-        12,
-        "the measurement is invalid: graders, tasks or the engine failed, which says nothing of the candidate",
-    ),
     (
         Exit::Conflict,
         20,
@@ -71,7 +64,6 @@ impl Exit {
             Self::Nothing => "nothing",
             Self::Rejected => "rejected",
             Self::Inconclusive => "inconclusive",
-            Self::Invalid => "invalid",
             Self::Conflict => "conflict",
             Self::NotLive => "not_live",
             Self::Unavailable => "unavailable",

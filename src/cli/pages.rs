@@ -19,7 +19,7 @@ const JUDGED: usize = 200;
 
 /// What was recorded.
 pub(crate) fn records(context: &Context, path: &Path, only: Option<&ScenarioName>) -> Result<(), CliError> {
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let snapshot = source(context, None)?
         .snapshot(&Want::default())
         .map_err(CliError::from)?;

@@ -4,7 +4,7 @@ use crate::config::Settings;
 use crate::release::{ReleaseError, Remote, Repository, RepositoryOptions, Trouble};
 use crate::scenario::{BaseSeed, PublishError, Publisher};
 
-use super::context::Store;
+use super::context::{Store, read_only};
 use super::error::disk_step;
 use super::{CliError, Context, Exit, harness};
 
@@ -17,7 +17,7 @@ impl Context {
     /// The same with settings of a command's own.
     pub(crate) fn publisher_of(&self, settings: &Settings, missing: Store) -> Result<Publisher, CliError> {
         let storage = &settings.storage;
-        if missing == Store::MustExist && !storage.artifacts_git().join("HEAD").is_file() {
+        if missing != Store::Create && !storage.artifacts_git().join("HEAD").is_file() {
             return Err(CliError::new(
                 Exit::Usage,
                 format!(
@@ -40,6 +40,11 @@ impl Context {
                 .collect(),
             git_timeout: release.git_timeout_s,
         };
+        if missing == Store::Shown && read_only(settings) {
+            let experience = self.store_of(settings, missing)?;
+            let (repository, cache) = (storage.artifacts_git(), storage.cache_dir());
+            return Ok(Publisher::open_read_only(&repository, &cache, experience, options)?);
+        }
         let experience = self.store_of(settings, Store::Create)?;
         let mirror = mirror(settings)?;
         let publisher = Publisher::open(
@@ -89,7 +94,7 @@ pub(crate) fn check(settings: &Settings) -> Result<Option<String>, CliError> {
             .and_then(|repository| repository.base())
             .is_ok_and(|base| base.is_some());
         if !based {
-            Repository::check_directory(dir).map_err(|error| {
+            Repository::check_directory(dir, None).map_err(|error| {
                 CliError::from_error(Exit::Usage, error)
                     .of_setting(settings, "release.base")
                     .hint("name a directory whose files every new scenario starts with, or leave release.base out")
@@ -123,13 +128,18 @@ impl From<ReleaseError> for CliError {
                 ),
             ),
             ReleaseError::NotFound { .. } => (Exit::Usage, Some("reef release list shows what there is")),
-            ReleaseError::Ambiguous { .. } | ReleaseError::BadContent { .. } | ReleaseError::Program { .. } => {
-                (Exit::Usage, None)
-            }
-            ReleaseError::NotRestorable { .. } => (Exit::Usage, None),
+            ReleaseError::Ambiguous { .. }
+            | ReleaseError::BadContent { .. }
+            | ReleaseError::Unreadable { .. }
+            | ReleaseError::Program { .. }
+            | ReleaseError::NotRestorable { .. } => (Exit::Usage, None),
             ReleaseError::Damaged { .. } => (
                 Exit::Store,
                 Some("reef release verify names everything that is damaged"),
+            ),
+            ReleaseError::Refused { .. } => (
+                Exit::Store,
+                Some("nothing moved here; run reef release verify where it was pushed from"),
             ),
             ReleaseError::BadRemote { .. } => (Exit::Usage, None),
             ReleaseError::Command { .. } => match error.trouble() {
@@ -167,7 +177,10 @@ impl From<PublishError> for CliError {
                 let failure = Self::from_error(Exit::Store, error);
                 hints.into_iter().fold(failure, Self::hint)
             }
-            PublishError::Unsettled { .. } => Self::from_error(Exit::Store, error),
+            PublishError::Unsettled { .. } | PublishError::Restless { .. } => Self::from_error(Exit::Store, error),
+            PublishError::ReadOnly { .. } => {
+                Self::from_error(Exit::Store, error).hint("run it as the user that the directory belongs to")
+            }
             PublishError::Stopped => Self::from_error(Exit::Interrupted, error),
         }
     }

@@ -47,7 +47,7 @@ pub use jobs::{Job, JobStage, NewJob, Progress};
 pub use moves::{AttemptState, ProposalState};
 pub use pending::{LoopFacts, OpenFact, StepFact};
 pub use proposals::{NewProposal, Proposal};
-pub use publications::{BatchUse, OpenIntent, Settlement, UnreleasedStep};
+pub use publications::{Adopted, BatchUse, ChainState, OpenIntent, Settlement, UnreleasedStep};
 pub use records::{Order, Record, RecordQuery, RecordRow};
 pub use releases::{ChainEnds, ReleaseRow, ReleaseState, ReleasesWhere, StepQuery, StepRow};
 pub use retention::{Pruned, Retention};

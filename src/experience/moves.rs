@@ -52,7 +52,11 @@ const ATTEMPT_MOVES: [(A, &[A]); 9] = [
         &[A::Evaluating, A::Rejected, A::Skipped, A::Held, A::Published],
     ),
     (A::Evaluating, &[A::Proposing, A::Won, A::Rejected, A::Skipped, A::Held]),
-    (A::Won, &[A::Proposing, A::Evaluating, A::Skipped, A::Published]),
+    // What won may still hold what no release may.
+    (
+        A::Won,
+        &[A::Proposing, A::Evaluating, A::Rejected, A::Skipped, A::Published],
+    ),
     // Once a person released it, it is what is served.
     (A::Held, &[A::RolledBack]),
     (A::Published, &[A::RolledBack]),

@@ -85,7 +85,40 @@ pub struct OpenIntent {
     pub begun_us: i64,
 }
 
+/// What the store knows of a chain, from one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChainState {
+    /// When its scenario was made; none where there is no active one of the name. A name may be made anew, a moment not.
+    pub created_us: Option<i64>,
+    /// Its newest release.
+    pub head: Option<ReleaseId>,
+    /// Publications that have begun and not ended, those of archived scenarios of the name as well.
+    pub intents: Vec<OpenIntent>,
+}
+
+/// A release that came into the repository without this store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adopted {
+    /// The release.
+    pub release: ReleaseRow,
+    /// What is done to the store, by its manifest.
+    pub settlement: Settlement,
+    /// The publication it comes from, by its commit. One that this store began is settled as it was meant.
+    pub intent: Option<String>,
+}
+
 impl Experience {
+    /// What the store knows of a scenario's chain.
+    pub fn chain_state(&self, scenario: &ScenarioName) -> Result<ChainState, StoreError> {
+        self.read(|conn| {
+            Ok(ChainState {
+                created_us: super::scenarios::get(conn, scenario)?.map(|found| found.created_us),
+                head: releases::head_of(conn, scenario)?,
+                intents: open_intents(conn, Some(scenario))?,
+            })
+        })
+    }
+
     /// Notes that a publication begins. Nothing of it is in the repository before this returns.
     pub async fn intent_begin(
         &self,
@@ -102,6 +135,12 @@ impl Experience {
             if let Some(batch) = &batch {
                 consumption::unmarked(tx.conn, scenario_id, &marks(batch, None, ""))?;
                 refuse_second_user(tx.conn, scenario_id, batch)?;
+                // It was dropped, or recorded by another process, since its publisher looked.
+                if let Some(step) = step_of_batch(tx, scenario_id, &batch.batch_id)? {
+                    return Err(StoreError::Invalid {
+                        what: format!("batch {} has ended already, in step {step}", batch.batch_id),
+                    });
+                }
             }
             tx.conn
                 .prepare_cached(
@@ -173,51 +212,31 @@ impl Experience {
 
     /// Publications that have begun and not ended, oldest first.
     pub fn open_intents(&self, scenario: Option<&ScenarioName>) -> Result<Vec<OpenIntent>, StoreError> {
-        self.read(|conn| {
-            let doing = "reading publications in progress";
-            let mut statement = conn
-                .prepare_cached(
-                    "SELECT i.intent_id, s.name, i.owner, i.settlement, i.begun_us
-                     FROM intent i JOIN scenario s USING (scenario_id)
-                     WHERE i.state = 'open' AND (?1 IS NULL OR s.name = ?1) ORDER BY i.begun_us, i.intent_id",
-                )
-                .doing(doing)?;
-            let rows = statement
-                .query_map([scenario.map(ScenarioName::as_str)], |row| {
-                    Ok((
-                        row.get::<_, String>(0)?,
-                        row.get::<_, String>(1)?,
-                        row.get::<_, String>(2)?,
-                        row.get::<_, String>(3)?,
-                        row.get::<_, i64>(4)?,
-                    ))
-                })
-                .doing(doing)?;
-            rows.map(|row| {
-                let (intent_id, name, owner, settlement, begun_us) = row.doing(doing)?;
-                Ok(OpenIntent {
-                    intent_id,
-                    scenario: ScenarioName::new(name).map_err(StoreError::damaged)?,
-                    owner,
-                    settlement: serde_json::from_str(&settlement).map_err(StoreError::damaged)?,
-                    begun_us,
-                })
-            })
-            .collect()
-        })
+        self.read(|conn| open_intents(conn, scenario))
     }
 
     /// Indexes releases that came into the repository without this store: from a remote, or by another one's hand.
-    /// Oldest first; those already known are passed over. `metrics` and verdict come from their manifests.
+    /// Oldest first; those already known are passed over. `created_us` says which scenario of the name is meant.
     pub async fn adopt_releases(
         &self,
         scenario: ScenarioName,
-        releases: Vec<(ReleaseRow, Settlement)>,
+        created_us: i64,
+        releases: Vec<Adopted>,
     ) -> Result<(), StoreError> {
         self.write(Care::Undo, 0, move |tx| {
             let scenario_id = tx.scenario_id(&scenario)?;
-            for (release, settlement) in &releases {
-                append(tx, scenario_id, release, settlement)?;
+            if super::scenarios::get(tx.conn, &scenario)?.is_none_or(|found| found.created_us != created_us) {
+                return Err(StoreError::UnknownScenario { name: scenario.clone() });
+            }
+            for adopted in &releases {
+                match &adopted.intent {
+                    Some(intent) if began(tx, scenario_id, intent)? => {
+                        settle(tx, intent, &adopted.release)?;
+                    }
+                    _ => {
+                        append(tx, scenario_id, &adopted.release, &adopted.settlement)?;
+                    }
+                }
             }
             Ok(())
         })
@@ -232,6 +251,9 @@ impl Experience {
                 && let Some(done) = step_of_batch(tx, scenario_id, &batch.batch_id)?
             {
                 return Ok(done);
+            }
+            if let Some(batch) = &step.batch {
+                refuse_second_user(tx.conn, scenario_id, batch)?;
             }
             let next = next_step(tx, scenario_id)?;
             consume(
@@ -260,6 +282,47 @@ impl Experience {
         })
         .await
     }
+}
+
+/// Whether a publication of this id was begun for a scenario.
+fn began(tx: &WriteTx<'_>, scenario_id: i64, intent_id: &str) -> Result<bool, StoreError> {
+    tx.conn
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM intent WHERE intent_id = ?1 AND scenario_id = ?2)")
+        .and_then(|mut s| s.query_row(params![intent_id, scenario_id], |row| row.get(0)))
+        .doing("looking up a publication")
+}
+
+fn open_intents(conn: &Connection, scenario: Option<&ScenarioName>) -> Result<Vec<OpenIntent>, StoreError> {
+    let doing = "reading publications in progress";
+    let mut statement = conn
+        .prepare_cached(
+            "SELECT i.intent_id, s.name, i.owner, i.settlement, i.begun_us
+             FROM intent i JOIN scenario s USING (scenario_id)
+             WHERE i.state = 'open' AND (?1 IS NULL OR s.name = ?1) ORDER BY i.begun_us, i.intent_id",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map([scenario.map(ScenarioName::as_str)], |row| {
+            Ok((
+                row.get::<_, String>(0)?,
+                row.get::<_, String>(1)?,
+                row.get::<_, String>(2)?,
+                row.get::<_, String>(3)?,
+                row.get::<_, i64>(4)?,
+            ))
+        })
+        .doing(doing)?;
+    rows.map(|row| {
+        let (intent_id, name, owner, settlement, begun_us) = row.doing(doing)?;
+        Ok(OpenIntent {
+            intent_id,
+            scenario: ScenarioName::new(name).map_err(StoreError::damaged)?,
+            owner,
+            settlement: serde_json::from_str(&settlement).map_err(StoreError::damaged)?,
+            begun_us,
+        })
+    })
+    .collect()
 }
 
 fn settle(tx: &mut WriteTx<'_>, intent_id: &str, release: &ReleaseRow) -> Result<u64, StoreError> {
@@ -448,7 +511,7 @@ fn refuse_second_user(conn: &Connection, scenario_id: i64, batch: &BatchUse) -> 
         let other: Settlement = serde_json::from_str(&text.doing(doing)?).map_err(StoreError::damaged)?;
         if let Some(other) = other.batch
             && other.consumer == batch.consumer
-            && other.records.iter().any(|id| batch.records.contains(id))
+            && (other.batch_id == batch.batch_id || other.records.iter().any(|id| batch.records.contains(id)))
         {
             return Err(StoreError::Invalid {
                 what: format!(

@@ -222,19 +222,7 @@ impl Experience {
 
     /// The newest release of the chain as this store knows it.
     pub fn indexed_head(&self, scenario: &ScenarioName) -> Result<Option<ReleaseId>, StoreError> {
-        self.read(|conn| {
-            conn.prepare_cached(
-                "SELECT p.release_id FROM step p JOIN scenario s USING (scenario_id)
-                 WHERE s.name = ?1 AND s.archived_us IS NULL AND p.outcome = 'released' ORDER BY p.step DESC LIMIT 1",
-            )
-            .and_then(|mut s| {
-                s.query_row([scenario.as_str()], |row| row.get::<_, String>(0))
-                    .optional()
-            })
-            .doing("reading the head of a chain")?
-            .map(|id| ReleaseId::new(id).map_err(StoreError::damaged))
-            .transpose()
-        })
+        self.read(|conn| head_of(conn, scenario))
     }
 
     /// Both ends of every active scenario's chain, or of one.
@@ -328,6 +316,20 @@ impl Experience {
                 .collect()
         })
     }
+}
+
+pub(super) fn head_of(conn: &Connection, scenario: &ScenarioName) -> Result<Option<ReleaseId>, StoreError> {
+    conn.prepare_cached(
+        "SELECT p.release_id FROM step p JOIN scenario s USING (scenario_id)
+         WHERE s.name = ?1 AND s.archived_us IS NULL AND p.outcome = 'released' ORDER BY p.step DESC LIMIT 1",
+    )
+    .and_then(|mut s| {
+        s.query_row([scenario.as_str()], |row| row.get::<_, String>(0))
+            .optional()
+    })
+    .doing("reading the head of a chain")?
+    .map(|id| ReleaseId::new(id).map_err(StoreError::damaged))
+    .transpose()
 }
 
 /// Which releases to read.

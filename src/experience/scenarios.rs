@@ -163,7 +163,12 @@ pub(super) fn set_served(tx: &mut WriteTx<'_>, name: &ScenarioName, release: &Fr
     )
 }
 
-pub(super) fn archive(tx: &mut WriteTx<'_>, name: &ScenarioName) -> Result<(), StoreError> {
+/// Archives the scenario of that name that was made at that moment: another process may have put it away already and
+/// made a new one.
+pub(super) fn archive(tx: &mut WriteTx<'_>, name: &ScenarioName, created_us: i64) -> Result<(), StoreError> {
+    if get(tx.conn, name)?.is_none_or(|found| found.created_us != created_us) {
+        return Err(StoreError::UnknownScenario { name: name.clone() });
+    }
     update(
         tx,
         name,

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
@@ -59,7 +59,12 @@ pub(super) fn connect(path: &Path, create: Create, busy_timeout: Duration) -> Re
 pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<Connection, StoreError> {
     let failed = |error| StoreError::opening(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+    if cannot_be_shared(&conn) && !beside(path, "-wal").exists() {
+        // In a directory that nobody here may write to, and beside no writer's log, the file is all there is.
+        let uri = format!("file:{}?immutable=1", escaped(path));
+        conn = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI).map_err(failed)?;
+    }
     conn.busy_timeout(busy_timeout).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(128);
     check(&conn, path)?;
@@ -72,6 +77,31 @@ pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<C
         });
     }
     Ok(conn)
+}
+
+/// Whether the files that connections share cannot be made.
+fn cannot_be_shared(conn: &Connection) -> bool {
+    let tried = conn.query_row("PRAGMA schema_version", [], |_| Ok(()));
+    matches!(tried, Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == rusqlite::ErrorCode::CannotOpen)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A path as it stands in a URI.
+fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-~".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
 }
 
 /// Brings the file to the newest format; the first to arrive does it, others wait.

@@ -216,10 +216,13 @@ impl Experience {
         .await
     }
 
-    /// Archives a scenario: its records stay in the file, unseen, and its name is free.
-    pub async fn scenario_archive(&self, name: ScenarioName) -> Result<(), StoreError> {
-        self.write(Care::ChecksFirst, 0, move |tx| scenarios::archive(tx, &name))
-            .await
+    /// Archives the scenario of that name that was created at that moment: its records stay in the file, unseen, and its
+    /// name is free.
+    pub async fn scenario_archive(&self, name: ScenarioName, created_us: i64) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 0, move |tx| {
+            scenarios::archive(tx, &name, created_us)
+        })
+        .await
     }
 
     /// An active scenario.

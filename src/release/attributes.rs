@@ -33,6 +33,38 @@ pub(super) fn render<'a>(large: impl Iterator<Item = &'a str>) -> String {
     text
 }
 
+/// What is wrong with the rules of a tree that came from elsewhere: git in a clone would follow any other attribute.
+pub(super) fn fault(text: &str) -> Option<String> {
+    let known = |line: &str| {
+        [" -text", " filter=lfs diff=lfs merge=lfs -text"]
+            .into_iter()
+            .any(|rule| {
+                line.strip_suffix(rule).is_some_and(|pattern| {
+                    is_quoted(pattern) || (pattern.starts_with('*') && !pattern.contains(char::is_whitespace))
+                })
+            })
+    };
+    let (at, line) = text.lines().enumerate().find(|(_, line)| !known(line))?;
+    let shown: String = line.chars().take(80).flat_map(char::escape_debug).collect();
+    Some(format!("its line {} is not one that a release has: {shown}", at + 1))
+}
+
+/// Whether this is one path in quotes and nothing after it.
+fn is_quoted(pattern: &str) -> bool {
+    let Some(inner) = pattern.strip_prefix("\"/").and_then(|rest| rest.strip_suffix('"')) else {
+        return false;
+    };
+    let mut escaped = false;
+    for c in inner.chars() {
+        match c {
+            '"' if !escaped => return false,
+            '\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    !escaped
+}
+
 /// An attribute pattern that fits exactly this path: anchored, glob characters escaped, quoted as C strings are.
 fn pattern(path: &str) -> String {
     let mut out = String::from("\"/");
@@ -73,5 +105,22 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("x.gguf"));
+    }
+
+    #[test]
+    fn only_rules_that_a_release_has_are_let_in() {
+        let odd = "d/a b [1]*\\ \"x\".json";
+        assert_eq!(fault(&render(["x.gguf", "d/tokenizer.json", odd].into_iter())), None);
+        for line in [
+            "* filter=evil",
+            "*.md filter=lfs diff=lfs merge=lfs -text filter=evil",
+            "*.md filter=evil -text",
+            "\"/a\" filter=evil \"/b\" -text",
+            "[attr]x -text",
+            "",
+        ] {
+            let text = format!("* -text\n{line}\n");
+            assert!(fault(&text).is_some(), "{line:?}");
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use git2::{FileMode, ObjectType, Oid, Signature, Time};
+use git2::{FileMode, Oid, Signature, Time};
 use sha2::{Digest, Sha256};
 
-use super::error::{git_at, io_at, unreadable};
+use super::error::{git_at, unreadable};
+use super::inspect::LARGEST_PLAIN;
+use super::manifest::{component_fault, dirs_of};
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use super::{
     Component, Content, FileEntry, MANIFEST_NAME, Manifest, Provenance, ReleaseError, Repository, Source, attributes,
@@ -63,13 +65,13 @@ fn refuse_pointer(path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
 }
 
 impl Repository {
-    /// Holds a directory to what every artifact has to pass, and stores nothing.
-    pub fn check_directory(dir: &Path) -> Result<(), ReleaseError> {
+    /// Holds a directory to what every artifact has to pass, and stores nothing. `components` says what it holds; without
+    /// it, its look decides.
+    pub fn check_directory(dir: &Path, components: Option<&BTreeMap<String, Component>>) -> Result<(), ReleaseError> {
         let found = content::scan(dir)?;
-        let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
-        weights::check(dir, &content::detect(&paths), &found)?;
+        checked_components(dir, &found, components)?;
         for file in found.iter().filter(|file| file.size < MAX_POINTER_BYTES) {
-            let bytes = fs::read(&file.absolute).map_err(io_at("read", &file.absolute))?;
+            let bytes = fs::read(&file.absolute).map_err(unreadable(&file.absolute))?;
             refuse_pointer(&file.absolute, &bytes)?;
         }
         Ok(())
@@ -90,18 +92,7 @@ impl Repository {
         let git = self.git()?;
         let found = content::scan(dir)?;
         check_names(&git, &found)?;
-        let paths: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
-        let components = components.unwrap_or_else(|| content::detect(&paths));
-        for (name, component) in &components {
-            let prefix = format!("{}/", component.path);
-            if !component.path.is_empty() && !paths.iter().any(|p| p.starts_with(&prefix)) {
-                return Err(ReleaseError::BadContent {
-                    path: dir.join(&component.path),
-                    problem: format!("component {name} should be there and is not"),
-                });
-            }
-        }
-        weights::check(dir, &components, &found)?;
+        let components = checked_components(dir, &found, components.as_ref())?;
         let mut files = Vec::with_capacity(found.len());
         let mut entries = Vec::with_capacity(found.len() + 1);
         let mut large = Vec::new();
@@ -111,7 +102,8 @@ impl Repository {
             } else {
                 FileMode::Blob
             };
-            let is_large = file.size > 0 && attributes::is_large(&file.path, file.size, self.options.lfs_threshold);
+            let threshold = self.options.lfs_threshold.min(LARGEST_PLAIN);
+            let is_large = file.size > 0 && attributes::is_large(&file.path, file.size, threshold);
             let small = if file.size < MAX_POINTER_BYTES || !is_large {
                 Some(fs::read(&file.absolute).map_err(unreadable(&file.absolute))?)
             } else {
@@ -146,6 +138,12 @@ impl Repository {
         let blob = git.blob(text.as_bytes()).map_err(git_at("store attributes"))?;
         entries.push((attributes::NAME.to_owned(), blob, FileMode::Blob));
         let content = Content { components, files };
+        if let Some((path, problem)) = content.fault() {
+            return Err(ReleaseError::BadContent {
+                path: dir.join(path),
+                problem,
+            });
+        }
         Ok(Staged {
             content_id: content.id()?,
             content,
@@ -157,22 +155,21 @@ impl Repository {
     pub fn stage_release(&self, release: &ReleaseId) -> Result<Staged, ReleaseError> {
         let git = self.git()?;
         let manifest = self.manifest(release)?;
-        let commit = self.find_commit(&git, release)?;
-        let tree = commit.tree().map_err(git_at("read a tree"))?;
-        let mut entries = Vec::new();
-        tree.walk(git2::TreeWalkMode::PreOrder, |dir, entry| {
-            let path = format!("{dir}{}", entry.name().unwrap_or_default());
-            if entry.kind() == Some(ObjectType::Blob) && path != MANIFEST_NAME {
-                let mode = if entry.filemode() == i32::from(FileMode::BlobExecutable) {
-                    FileMode::BlobExecutable
-                } else {
-                    FileMode::Blob
-                };
-                entries.push((path, entry.id(), mode));
-            }
-            git2::TreeWalkResult::Ok
-        })
-        .map_err(git_at("walk a tree"))?;
+        let tree = self.tree(&git, release)?;
+        let paths = manifest.content.files.iter().map(|file| file.path.as_str());
+        let mut entries = Vec::with_capacity(manifest.content.files.len() + 1);
+        for path in paths.chain([attributes::NAME]) {
+            let entry = tree.get_path(Path::new(path)).map_err(|_| ReleaseError::Damaged {
+                release: release.to_string(),
+                problem: format!("{path} is in the manifest and not in the tree"),
+            })?;
+            let mode = if entry.filemode() == i32::from(FileMode::BlobExecutable) {
+                FileMode::BlobExecutable
+            } else {
+                FileMode::Blob
+            };
+            entries.push((path.to_owned(), entry.id(), mode));
+        }
         Ok(Staged {
             content: manifest.content,
             content_id: manifest.content_id,
@@ -244,6 +241,24 @@ impl Repository {
         });
         Ok(whole && walked.is_ok())
     }
+}
+
+/// The components of a directory, said or seen, each where its files are and with weights that can be loaded.
+fn checked_components(
+    dir: &Path,
+    found: &[content::Found],
+    said: Option<&BTreeMap<String, Component>>,
+) -> Result<BTreeMap<String, Component>, ReleaseError> {
+    let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
+    let components = said.cloned().unwrap_or_else(|| content::detect(&paths));
+    if let Some((path, problem)) = component_fault(&components, &dirs_of(paths.iter().copied())) {
+        return Err(ReleaseError::BadContent {
+            path: dir.join(path),
+            problem,
+        });
+    }
+    weights::check(dir, &components, found)?;
+    Ok(components)
 }
 
 /// Holds every name to what git takes into a tree: it refuses more than `.git`, such as what another file system would

@@ -8,19 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::unreadable;
 use super::{ArtifactKind, Component, MANIFEST_NAME, Manifest, ReleaseError};
+use crate::domain::path_fault;
 use crate::sys::regular;
 
 /// More files than this are a mistake, such as a virtual environment inside a harness tree.
-const MAX_FILES: usize = 100_000;
-/// A longer path would not fit below the directories where engines and people put releases.
-const MAX_PATH_BYTES: usize = 1024;
-/// Characters some file systems do not see in a name, so that `.git` may hide behind them.
-const UNSEEN: [std::ops::RangeInclusive<char>; 4] = [
-    '\u{200c}'..='\u{200f}',
-    '\u{202a}'..='\u{202e}',
-    '\u{206a}'..='\u{206f}',
-    '\u{feff}'..='\u{feff}',
-];
+pub(super) const MAX_FILES: usize = 100_000;
 
 /// Files by which a harness tree is known: its own document, and what agents look for.
 const AGENT_FILES: [&str; 7] = [
@@ -71,9 +63,6 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
         };
         let name = entry.file_name();
         let name = name.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
-        if let Some(problem) = name_fault(name) {
-            return Err(bad(problem));
-        }
         if prefix.is_empty() && name == MANIFEST_NAME {
             // An exported release brought back: the manifest is made anew. Anything else of this name would be lost.
             manifest_of(dir)?;
@@ -84,8 +73,8 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
         } else {
             format!("{prefix}/{name}")
         };
-        if path.len() > MAX_PATH_BYTES {
-            return Err(bad("its path is longer than 1,024 bytes"));
+        if let Some(problem) = path_fault(&path) {
+            return Err(bad(problem));
         }
         let metadata = fs::symlink_metadata(&absolute).map_err(unreadable(&absolute))?;
         if metadata.is_dir() {
@@ -110,19 +99,6 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<Found>) -> Result<(), ReleaseE
     Ok(())
 }
 
-/// Why a name may not be part of an artifact.
-pub(super) fn name_fault(name: &str) -> Option<&'static str> {
-    let seen = name.chars().filter(|c| !UNSEEN.iter().any(|range| range.contains(c)));
-    let lower = seen.collect::<String>().to_ascii_lowercase();
-    if [".git", ".gitattributes", ".gitmodules", ".lfsconfig"].contains(&lower.as_str()) {
-        return Some("git and git-lfs read files of this name as instructions");
-    }
-    if name.chars().any(char::is_control) {
-        return Some("its name holds a control character");
-    }
-    (name.contains('\\')).then_some("its name holds a backslash")
-}
-
 /// The manifest that an export left in a directory.
 fn manifest_of(dir: &Path) -> Result<Option<Manifest>, ReleaseError> {
     let path = dir.join(MANIFEST_NAME);
@@ -133,10 +109,15 @@ fn manifest_of(dir: &Path) -> Result<Option<Manifest>, ReleaseError> {
     };
     match Manifest::parse("(exported)", &bytes) {
         Ok(manifest) => Ok(Some(manifest)),
-        Err(_) => Err(ReleaseError::BadContent {
+        Err(error) => Err(ReleaseError::BadContent {
             path,
-            problem: "a release keeps its own manifest under this name, and this file is none: give it another name"
-                .to_owned(),
+            problem: format!(
+                "a release keeps its own manifest under this name, and this file is none ({}): give it another name",
+                match error {
+                    ReleaseError::Damaged { problem, .. } => problem,
+                    other => other.to_string(),
+                }
+            ),
         }),
     }
 }
@@ -246,18 +227,15 @@ mod tests {
 
     #[test]
     fn links_and_gits_own_names_are_refused() {
-        for name in [
-            ".git",
-            ".g\u{200c}it",
-            ".GITATTRIBUTES",
-            ".lfsconfig",
-            ".gitmodules",
-            "a\nb",
-            "a\\b",
-        ] {
-            assert!(name_fault(name).is_some(), "{name:?}");
+        for name in [".git", "git~1", ".GITATTRIBUTES", ".lfsconfig.", "a\nb", "a\\b"] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("x"), b"x").unwrap();
+            assert!(
+                matches!(scan(dir.path()), Err(ReleaseError::BadContent { .. })),
+                "{name:?}"
+            );
         }
-        assert!(name_fault(".gitignore").is_none());
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("x")).unwrap();
         let error = scan(dir.path()).unwrap_err().to_string();

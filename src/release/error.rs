@@ -56,6 +56,15 @@ pub enum ReleaseError {
         /// The rule it breaks.
         problem: String,
     },
+    /// A directory that should become an artifact and that its owner's own system will not show.
+    #[error("{} cannot be part of an artifact: it cannot be read ({source})", .path.display())]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// What was named as a remote is not one.
     #[error("{url:?} is not a remote: {problem}")]
     BadRemote {
@@ -67,6 +76,16 @@ pub enum ReleaseError {
     /// What is stored is not what was released.
     #[error("release {release} is damaged: {problem}")]
     Damaged {
+        /// The release.
+        release: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// What a remote sends is not a chain of releases.
+    #[error("{remote} sends release {release}, which is not taken in: {problem}")]
+    Refused {
+        /// The remote, without credentials.
+        remote: String,
         /// The release.
         release: String,
         /// What is wrong with it.
@@ -205,10 +224,7 @@ pub(super) fn io_at(action: &'static str, path: &Path) -> impl FnOnce(io::Error)
 /// `map_err(unreadable(path))`: something offered as content that its owner's own system will not show.
 pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
     let path = path.to_path_buf();
-    move |source| ReleaseError::BadContent {
-        path,
-        problem: format!("it cannot be read ({source})"),
-    }
+    move |source| ReleaseError::Unreadable { path, source }
 }
 
 /// `map_err(git_at("write a blob"))`

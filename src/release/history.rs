@@ -5,6 +5,8 @@ use git2::{ErrorCode, ObjectType, Sort};
 use super::commit::release_id;
 use super::error::git_at;
 use super::heads::oid;
+use super::inspect::Inspector;
+use super::manifest::LARGEST;
 use super::{MANIFEST_NAME, Manifest, ReleaseError, Repository};
 use crate::domain::{ContentId, Operation, ReleaseId, ScenarioName};
 
@@ -80,6 +82,13 @@ impl Repository {
         let git = self.git()?;
         let commit = self.find_commit(&git, release)?;
         manifest_of(&git, &commit)
+    }
+
+    /// What a release says, once everything about it was looked at but whether its large files are here.
+    pub fn examine(&self, release: &ReleaseId) -> Result<(Commit, Manifest), ReleaseError> {
+        let git = self.git()?;
+        let (said, manifest, _) = Inspector::new(self, &git)?.release(release).sound(release)?;
+        Ok((said, manifest))
     }
 
     /// The chain that ends in `from`, newest first, up to and without `until`, its creation included, at most `limit`.
@@ -171,30 +180,6 @@ impl Repository {
         }
     }
 
-    /// The release that a rollback means by a selector. `head~1` counts from the newest release that is no rollback
-    /// itself: said again, it means the same release, not the one that was just left.
-    pub fn resolve_for_rollback(
-        &self,
-        selector: &Selector,
-        scenario: &ScenarioName,
-    ) -> Result<ReleaseId, ReleaseError> {
-        let Selector::Head(back @ 1..) = selector else {
-            return self.resolve(selector, Some(scenario));
-        };
-        let head = self.head(scenario)?.ok_or_else(|| ReleaseError::NotFound {
-            what: format!("scenario {scenario}"),
-        })?;
-        let back = usize::try_from(*back).unwrap_or(usize::MAX);
-        self.chain(&head, None, usize::MAX)?
-            .into_iter()
-            .skip_while(|commit| commit.operation == Operation::Rollback)
-            .nth(back)
-            .map(|commit| commit.release_id)
-            .ok_or_else(|| ReleaseError::NotFound {
-                what: format!("a release {back} before the newest of {scenario} that is no rollback"),
-            })
-    }
-
     fn resolve_id(&self, id: &str) -> Result<ReleaseId, ReleaseError> {
         let not_found = || ReleaseError::NotFound {
             what: format!(
@@ -277,6 +262,7 @@ pub(super) fn read(commit: &git2::Commit<'_>) -> Result<Commit, ReleaseError> {
     let number = |name: &str| {
         trailer(name)
             .and_then(|v| v.parse::<u64>().ok())
+            .filter(|number| *number <= LARGEST)
             .ok_or_else(|| damaged(name))
     };
     let release = |name: &str| {

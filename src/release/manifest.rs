@@ -1,16 +1,21 @@
 //! `reef-artifact.json`: what a release consists of and where it came from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::ReleaseError;
-use crate::domain::{BatchId, ContentId, Operation, ReleaseId, ScenarioName, Verdict};
+use super::content::MAX_FILES;
+use super::pointer::is_sha256;
+use crate::domain::{BatchId, ContentId, Operation, ReleaseId, ScenarioName, Verdict, name_fault, path_fault};
 
 /// The manifest's file name at the root of every release.
 pub const MANIFEST_NAME: &str = "reef-artifact.json";
+
+/// The most that a store can count.
+pub(super) const LARGEST: u64 = i64::MAX as u64;
 
 /// The format this build writes and reads.
 const FORMAT: &str = "reef-artifact/1";
@@ -94,7 +99,47 @@ impl Content {
 
     /// The sum of the sizes of all files.
     pub fn total_bytes(&self) -> u64 {
-        self.files.iter().map(|f| f.size).sum()
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
+    }
+
+    /// The first file or component that no artifact may have, with the reason. Whatever is released, read, brought in or
+    /// written out passes here.
+    pub(super) fn fault(&self) -> Option<(&str, String)> {
+        if self.files.len() > MAX_FILES {
+            return Some(("", "there are more than 100,000 files".to_owned()));
+        }
+        let mut before: Option<&str> = None;
+        let mut bytes: u64 = 0;
+        for file in &self.files {
+            let path = file.path.as_str();
+            if let Some(problem) = path_fault(path) {
+                return Some((path, problem.to_owned()));
+            }
+            if path == MANIFEST_NAME {
+                return Some((path, "a release keeps its own manifest under this name".to_owned()));
+            }
+            if before.is_some_and(|before| before.as_bytes() >= path.as_bytes()) {
+                return Some((path, "it is named twice, or out of order".to_owned()));
+            }
+            before = Some(path);
+            if !is_sha256(&file.sha256) {
+                return Some((path, "its digest is not 64 lower-case hex digits".to_owned()));
+            }
+            bytes = match bytes.checked_add(file.size).filter(|bytes| *bytes <= LARGEST) {
+                Some(bytes) => bytes,
+                None => return Some((path, "the sizes of the files add up to more than can be".to_owned())),
+            };
+        }
+        let dirs = self.dirs();
+        if let Some(file) = self.files.iter().find(|file| dirs.contains(file.path.as_str())) {
+            return Some((&file.path, "it is a file and a directory".to_owned()));
+        }
+        component_fault(&self.components, &dirs)
+    }
+
+    /// Every directory that holds a file.
+    pub(super) fn dirs(&self) -> BTreeSet<&str> {
+        dirs_of(self.files.iter().map(|file| file.path.as_str()))
     }
 
     /// The kind, where there is one component: `composite` for several, `empty` for none.
@@ -107,6 +152,43 @@ impl Content {
             (Some(_), Some(_)) => "composite",
         }
     }
+}
+
+/// Every directory on the way to files.
+pub(super) fn dirs_of<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeSet<&'p str> {
+    let mut dirs = BTreeSet::new();
+    for mut path in paths {
+        while let Some((above, _)) = path.rsplit_once('/') {
+            if !dirs.insert(above) {
+                break;
+            }
+            path = above;
+        }
+    }
+    dirs
+}
+
+/// The first component that is not where its files are, with the reason.
+pub(super) fn component_fault<'c>(
+    components: &'c BTreeMap<String, Component>,
+    dirs: &BTreeSet<&str>,
+) -> Option<(&'c str, String)> {
+    for (name, component) in components {
+        let path = component.path.as_str();
+        if let Some(problem) = name_fault(name) {
+            return Some((path, format!("component {name:?}: {problem}")));
+        }
+        if path.is_empty() {
+            continue;
+        }
+        if let Some(problem) = path_fault(path) {
+            return Some((path, problem.to_owned()));
+        }
+        if !dirs.contains(path) {
+            return Some((path, format!("component {name} should be there and is not")));
+        }
+    }
+    None
 }
 
 /// Where the content came from.
@@ -207,7 +289,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Reads a manifest and holds it to its own content id.
+    /// Reads a manifest and holds it to its own content id and to what an artifact may hold.
     pub(super) fn parse(release: &str, bytes: &[u8]) -> Result<Self, ReleaseError> {
         let damaged = |problem: String| ReleaseError::Damaged {
             release: release.to_owned(),
@@ -227,6 +309,15 @@ impl Manifest {
         let manifest: Self = serde_json::from_slice(bytes).map_err(|e| damaged(format!("{MANIFEST_NAME}: {e}")))?;
         if manifest.content.id()? != manifest.content_id {
             return Err(damaged(format!("{MANIFEST_NAME} does not match its own content id")));
+        }
+        if let Some((path, problem)) = manifest.content.fault() {
+            return Err(damaged(format!("{MANIFEST_NAME}: {}: {problem}", path.escape_debug())));
+        }
+        if manifest.sequence > LARGEST {
+            return Err(damaged(format!(
+                "{MANIFEST_NAME}: its sequence is {}",
+                manifest.sequence
+            )));
         }
         Ok(manifest)
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::error::{git_at, io_at};
+use super::inspect::Inspector;
 use super::lfs::{copy_hashing, hash_file};
 use super::pointer::Pointer;
 use super::{FileEntry, MANIFEST_NAME, Manifest, ReleaseError, Repository};
@@ -146,8 +147,10 @@ impl Repository {
         target: &Path,
         large: Large,
     ) -> Result<(), ReleaseError> {
-        fs::create_dir(target).map_err(io_at("create", target))?;
         let git = self.git()?;
+        // Nothing is written of a release that is not what it says.
+        Inspector::new(self, &git)?.release(release).sound(release)?;
+        fs::create_dir(target).map_err(io_at("create", target))?;
         let tree = self.tree(&git, release)?;
         for entry in &manifest.content.files {
             let path = target.join(&entry.path);

@@ -12,6 +12,8 @@ mod gc;
 mod git;
 mod heads;
 mod history;
+mod incoming;
+mod inspect;
 mod lfs;
 mod lock;
 mod manifest;

@@ -7,11 +7,12 @@ use std::path::Path;
 use super::error::{Trouble, git_at};
 use super::git::without_credentials;
 use super::heads::{BASE, alias, branch, oid};
+use super::incoming::{Asked, INCOMING};
 use super::lfs::LfsStore;
 use super::pointer::Pointer;
 use super::{ReleaseError, Repository};
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::sys::{failpoint, random};
+use crate::sys::failpoint;
 
 const RELEASES: &str = "refs/reef/releases/";
 const REJECTED: &str = "refs/reef/rejected/";
@@ -250,7 +251,7 @@ impl Repository {
         Ok(transfer)
     }
 
-    /// Fetches chains from a remote and moves those here that are behind. Gives the held releases that came as well.
+    /// Fetches chains from a remote, looks at all of it and moves those here that are behind. Gives the held releases that came as well.
     pub fn pull(
         &self,
         remote: &Remote,
@@ -258,81 +259,42 @@ impl Repository {
         objects: Objects,
     ) -> Result<(Transfer, Vec<ReleaseId>), ReleaseError> {
         let there = self.remote_refs(remote)?;
-        let incoming = format!("refs/reef/incoming/{}", random::hex_token());
-        let result = self.pull_into(remote, only, objects, &there, &incoming);
-        // What was fetched is reachable by its chains now, or is not wanted.
-        if let Ok(git) = self.git()
-            && let Ok(refs) = git.references_glob(&format!("{incoming}/*"))
-        {
-            for mut reference in refs.flatten() {
-                if let Err(error) = reference.delete() {
-                    tracing::warn!(%error, "a temporary ref stays behind");
-                }
-            }
-        }
-        result
-    }
-
-    fn pull_into(
-        &self,
-        remote: &Remote,
-        only: &[ScenarioName],
-        objects: Objects,
-        there: &BTreeMap<String, ReleaseId>,
-        incoming: &str,
-    ) -> Result<(Transfer, Vec<ReleaseId>), ReleaseError> {
-        let chains: Vec<(ScenarioName, ReleaseId)> = there
-            .iter()
-            .filter_map(|(name, id)| {
+        let chains: Vec<ScenarioName> = there
+            .keys()
+            .filter_map(|name| {
                 let name = name.strip_prefix(SCENARIOS)?.strip_suffix("/head")?;
-                Some((ScenarioName::new(name).ok()?, id.clone()))
+                ScenarioName::new(name).ok()
             })
-            .filter(|(name, _)| only.is_empty() || only.contains(name))
+            .filter(|name| only.is_empty() || only.contains(name))
             .collect();
-        if let Some(absent) = only.iter().find(|name| !chains.iter().any(|(found, _)| found == *name)) {
+        if let Some(absent) = only.iter().find(|name| !chains.contains(name)) {
             return Err(ReleaseError::NotFound {
                 what: format!("scenario {absent} at {}", remote.shown()),
             });
         }
-        let held: Vec<&ReleaseId> = there
+        let held: Vec<ReleaseId> = there
             .iter()
-            .filter(|(name, _)| name.starts_with(RELEASES))
-            .map(|(_, id)| id)
+            .filter(|(name, id)| name.strip_prefix(RELEASES) == Some(id.as_str()))
+            .map(|(_, id)| id.clone())
             .collect();
-        let mut specs: Vec<String> = chains
-            .iter()
-            .map(|(name, _)| format!("{}:{incoming}/scenarios/{name}", alias(name)))
-            .collect();
-        specs.extend(held.iter().map(|id| format!("{RELEASES}{id}:{incoming}/releases/{id}")));
-        if there.contains_key(BASE) {
-            specs.push(format!("{BASE}:{incoming}/base"));
-        }
-        let refused: BTreeSet<&ReleaseId> = held
-            .iter()
-            .copied()
-            .filter(|id| there.contains_key(&format!("{REJECTED}{id}")))
-            .collect();
-        let ends: BTreeMap<ScenarioName, ReleaseId> = chains.iter().cloned().collect();
+        let base = there.contains_key(BASE);
         let mut transfer = Transfer::default();
-        if specs.is_empty() {
+        if chains.is_empty() && held.is_empty() && !base {
             return Ok((transfer, Vec::new()));
         }
-        let mut args = [
-            "fetch",
-            "--quiet",
-            "--no-tags",
-            "--no-write-fetch-head",
-            "--atomic",
-            "--",
-        ]
-        .map(str::to_owned)
-        .to_vec();
-        args.push(remote.url.clone());
-        args.extend(specs);
-        self.program().run(&args)?;
+        let asked = Asked {
+            chains: &chains,
+            held: &held,
+            base,
+        };
+        let incoming = self.fetch_incoming(remote, &asked)?;
+        let refused: BTreeSet<&ReleaseId> = held
+            .iter()
+            .filter(|id| there.contains_key(&format!("{REJECTED}{id}")))
+            .collect();
         let mut moves = Vec::new();
         let mut wanted = Vec::new();
-        for (name, theirs) in chains {
+        for (name, theirs) in incoming.heads.clone() {
             let ours = self.head(&name)?;
             if objects == Objects::All {
                 wanted.extend(
@@ -351,14 +313,12 @@ impl Repository {
                 }
                 Some(ours) if !self.is_ancestor(ours, &theirs)? => return Err(diverged(&name, remote, &theirs)),
                 _ => {
-                    // A chain that is not made of releases is refused before anything moves.
-                    self.chain(&theirs, ours.as_ref(), usize::MAX)?;
                     wanted.push(theirs.clone());
                     moves.push((name, ours, theirs));
                 }
             }
         }
-        let held = self.held_of(&held, &ends)?;
+        let held = self.held_of(&incoming.held, &incoming.heads)?;
         // What was refused comes as evidence, without its large files.
         let waiting = held.iter().filter(|id| !refused.contains(id));
         let waiting_count = waiting.clone().count() as u64;
@@ -373,23 +333,15 @@ impl Repository {
         }
         transfer.incomplete = brought.incomplete;
         self.hit("release::pull_before_refs")?;
-        if let Some(base) = there.get(BASE) {
+        if let Some(base) = &incoming.base {
             self.set_base(base)?;
-        }
-        for (scenario, ours, theirs) in moves {
-            self.advance(&scenario, &theirs, ours.as_ref())?;
-            transfer.moved.push(Moved {
-                scenario,
-                from: ours,
-                to: theirs,
-            });
         }
         // Before a release can be taken for one that waits.
         for release in refused {
             let is_of = self
                 .describe(release)?
                 .scenario
-                .is_some_and(|of| ends.contains_key(&of));
+                .is_some_and(|of| incoming.heads.contains_key(&of));
             if is_of && !self.is_rejected(release)? {
                 self.mark_rejected(release)?;
                 transfer.rejected += 1;
@@ -398,6 +350,15 @@ impl Repository {
         for release in &held {
             self.keep(release)?;
         }
+        // The heads go last: what they are built on and what belongs to them is here.
+        for (scenario, ours, theirs) in moves {
+            self.advance(&scenario, &theirs, ours.as_ref())?;
+            transfer.moved.push(Moved {
+                scenario,
+                from: ours,
+                to: theirs,
+            });
+        }
         transfer.held = waiting_count;
         Ok((transfer, held))
     }
@@ -405,7 +366,7 @@ impl Repository {
     /// Held releases built on the wanted chains that are not kept here yet.
     fn held_of(
         &self,
-        held: &[&ReleaseId],
+        held: &[ReleaseId],
         ends: &BTreeMap<ScenarioName, ReleaseId>,
     ) -> Result<Vec<ReleaseId>, ReleaseError> {
         let kept: BTreeSet<ReleaseId> = self.kept()?.into_iter().collect();
@@ -415,8 +376,8 @@ impl Repository {
             let Some(head) = commit.scenario.as_ref().and_then(|name| ends.get(name)) else {
                 continue;
             };
-            if !kept.contains(*id) && self.is_built_on(&commit, head)? {
-                found.push((*id).clone());
+            if !kept.contains(id) && self.is_built_on(&commit, head)? {
+                found.push(id.clone());
             }
         }
         Ok(found)
@@ -433,7 +394,7 @@ impl Repository {
                 let (id, name) = line.split_once('\t')?;
                 Some((name.to_owned(), ReleaseId::new(id).ok()?))
             })
-            .filter(|(name, _)| !name.starts_with("refs/reef/incoming/"))
+            .filter(|(name, _)| !name.starts_with(INCOMING))
             .collect())
     }
 

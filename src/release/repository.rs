@@ -1,6 +1,7 @@
 //! The bare repository: its creation, its lock, and the handle every operation opens.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
@@ -130,11 +131,24 @@ impl Repository {
     pub(super) fn git(&self) -> Result<git2::Repository, ReleaseError> {
         let repository = git2::Repository::open_bare(&self.path).map_err(git_at("open"))?;
         let own = self.path.join(OWN_CONFIG_NAME);
-        if !own.is_file() {
+        let config = match own.is_file() {
+            true => git2::Config::open(&own),
             // A repository cloned or copied by hand becomes Reef's on first use.
-            durable::write(&own, OWN_CONFIG.as_bytes()).map_err(io_at("write", &own))?;
-        }
-        let config = git2::Config::open(&own).map_err(git_at("read the configuration of"))?;
+            false => match durable::write(&own, OWN_CONFIG.as_bytes()) {
+                Ok(()) => git2::Config::open(&own),
+                // What can only be read needs no settings for writing.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
+                    ) =>
+                {
+                    git2::Config::new()
+                }
+                Err(error) => return Err(io_at("write", &own)(error)),
+            },
+        };
+        let config = config.map_err(git_at("read the configuration of"))?;
         repository.set_config(&config).map_err(git_at("configure"))?;
         Ok(repository)
     }

@@ -6,18 +6,17 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
-use git2::{ErrorCode, ObjectType, Oid};
-use sha2::{Digest, Sha256};
+use git2::ErrorCode;
 
 use super::error::{git_at, io_at};
 use super::heads::{BASE, branch, oid};
-use super::history::{manifest_of, read};
+use super::history::read;
+use super::incoming::INCOMING;
+use super::inspect::{Inspector, Large};
 use super::pointer::Pointer;
-use super::{MANIFEST_NAME, Manifest, ReleaseError, Repository, attributes};
+use super::{ReleaseError, Repository};
 use crate::domain::{Operation, ReleaseId, ScenarioName};
 
-/// Refs of a pull under way.
-const INCOMING: &str = "refs/reef/incoming";
 /// A scenario's first release follows its name sooner than this.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 
@@ -30,6 +29,8 @@ pub struct Damage {
     pub path: Option<String>,
     /// What is wrong.
     pub problem: String,
+    /// It is that a large object is not here.
+    pub is_missing_object: bool,
 }
 
 /// What a verification found.
@@ -45,6 +46,24 @@ pub struct Verified {
     pub pruned: u64,
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
+}
+
+impl Verified {
+    /// Takes back that objects are missing which retention took.
+    pub fn forgive(&mut self, pruned: &HashSet<ReleaseId>) {
+        let mut gone = HashSet::new();
+        self.damage.retain(|damage| {
+            let release = damage.release.as_deref().and_then(|id| ReleaseId::new(id).ok());
+            match release.filter(|release| damage.is_missing_object && pruned.contains(release)) {
+                Some(release) => {
+                    gone.insert(release);
+                    false
+                }
+                None => true,
+            }
+        });
+        self.pruned += gone.len() as u64;
+    }
 }
 
 /// What the index says there is. It must have been read before the repository is: what is released meanwhile is in the
@@ -74,17 +93,9 @@ struct Check<'a> {
     repository: &'a Repository,
     git: &'a git2::Repository,
     indexed: &'a Indexed,
-    /// What a blob turned out to be; equal files of many releases are hashed once.
-    blobs: HashMap<Oid, Found>,
+    inspector: Inspector<'a>,
     objects: HashMap<String, Option<bool>>,
     found: Verified,
-}
-
-#[derive(Clone)]
-struct Found {
-    sha256: String,
-    size: u64,
-    pointer: Option<Pointer>,
 }
 
 impl Repository {
@@ -101,7 +112,7 @@ impl Repository {
             repository: self,
             git: &git,
             indexed,
-            blobs: HashMap::new(),
+            inspector: Inspector::new(self, &git)?,
             objects: HashMap::new(),
             found: Verified::default(),
         };
@@ -117,11 +128,14 @@ impl Repository {
         };
         let total = releases.len() as u64;
         for (n, release) in releases.iter().enumerate() {
-            check.release(release)?;
+            check.release(release);
             progress(n as u64 + 1, total);
         }
-        check.found.releases = total;
-        Ok(check.found)
+        let mut found = check.found;
+        found.releases = total;
+        found.files = check.inspector.files;
+        found.bytes += check.inspector.bytes;
+        Ok(found)
     }
 }
 
@@ -131,6 +145,7 @@ impl Check<'_> {
             release: Some(release.to_string()),
             path: path.map(str::to_owned),
             problem: problem.into(),
+            is_missing_object: false,
         });
     }
 
@@ -139,6 +154,7 @@ impl Check<'_> {
             release: None,
             path: Some(name.to_owned()),
             problem: problem.into(),
+            is_missing_object: false,
         });
     }
 
@@ -148,10 +164,15 @@ impl Check<'_> {
         self.loose_refs("refs")?;
         for pattern in ["refs/heads/*", "refs/reef/*"] {
             for reference in self.git.references_glob(pattern).map_err(git_at("list refs"))? {
-                let reference = reference.map_err(git_at("list refs"))?;
-                // An alias of a branch is met as the branch.
-                if let Some(oid) = reference.target() {
-                    let name = reference.name().unwrap_or("a ref").to_owned();
+                let reference = match reference {
+                    Ok(reference) => reference,
+                    // It went since it was listed; an archived chain has another one by now.
+                    Err(error) if error.code() == ErrorCode::NotFound => continue,
+                    Err(error) => return Err(git_at("list refs")(error)),
+                };
+                let name = reference.name().unwrap_or("a ref").to_owned();
+                // An alias of a branch is met as the branch, and what a pull brings is not let in yet.
+                if let Some(oid) = reference.target().filter(|_| !name.starts_with(INCOMING)) {
                     queue.push((oid, format!("{name} points at it, and it")));
                 }
             }
@@ -248,13 +269,15 @@ impl Check<'_> {
         let indexed = self.indexed;
         for (scenario, end) in &indexed.heads {
             let name = branch(scenario);
+            // One that was archived since the index was read is not lost.
+            let archived = || self.repository.archived_holds(scenario, end);
             match self.repository.head(scenario) {
-                Ok(None) => self.damaged(
+                Ok(None) if !archived()? => self.damaged(
                     end,
                     Some(&name),
                     format!("it is the head of {scenario}, and no ref says so"),
                 ),
-                Ok(Some(head)) if !self.repository.is_ancestor(end, &head)? => {
+                Ok(Some(head)) if !self.repository.is_ancestor(end, &head)? && !archived()? => {
                     self.damaged(
                         end,
                         Some(&name),
@@ -262,11 +285,11 @@ impl Check<'_> {
                     );
                 }
                 // A ref that cannot be read was named with the refs.
-                Ok(Some(_)) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
-        let reachable: HashSet<&ReleaseId> = reachable.iter().collect();
-        for release in indexed.releases.iter().filter(|release| !reachable.contains(release)) {
+        let reached: HashSet<&ReleaseId> = reachable.iter().collect();
+        for release in indexed.releases.iter().filter(|release| !reached.contains(release)) {
             let problem = if self.repository.has(release)? {
                 "it is indexed, and no ref reaches it: git may collect it"
             } else {
@@ -295,116 +318,30 @@ impl Check<'_> {
         Ok(releases)
     }
 
-    fn release(&mut self, release: &ReleaseId) -> Result<(), ReleaseError> {
-        let commit = match self.repository.find_commit(self.git, release) {
-            Ok(commit) => commit,
-            Err(error) => {
-                self.damaged(release, None, error.to_string());
-                return Ok(());
-            }
-        };
-        let (said, manifest) = match (read(&commit), manifest_of(self.git, &commit)) {
-            (Ok(said), Ok(manifest)) => (said, manifest),
-            (Err(error), _) | (_, Err(error)) => {
-                let problem = match error {
-                    ReleaseError::Damaged { problem, .. } => problem,
-                    other => other.to_string(),
-                };
-                self.damaged(release, None, problem);
-                return Ok(());
-            }
-        };
-        let agree = said.content_id == manifest.content_id
-            && said.scenario == manifest.scenario
-            && said.sequence == manifest.sequence
-            && said.operation == manifest.operation
-            && said.parent == manifest.parent_release_id;
-        if !agree {
-            self.damaged(release, None, "its commit message and its manifest disagree");
-        }
-        if let Some(parent) = said.parent.filter(|_| said.operation != Operation::Creation)
-            && let Ok(parent) = self.repository.find_commit(self.git, &parent)
-            && let Ok(parent) = read(&parent)
-            && (parent.sequence + 1 != said.sequence || parent.scenario != said.scenario)
-        {
-            self.damaged(release, None, format!("it does not follow {}", parent.release_id));
-        }
-        match commit.tree() {
-            Ok(tree) => self.tree(release, &manifest, &tree),
-            Err(_) => self.damaged(release, None, "its tree is missing or unreadable"),
-        }
-        Ok(())
-    }
-
-    fn tree(&mut self, release: &ReleaseId, manifest: &Manifest, tree: &git2::Tree<'_>) {
-        let mut entries = HashMap::new();
-        let walked = tree.walk(git2::TreeWalkMode::PreOrder, |dir, entry| {
-            if entry.kind() != Some(ObjectType::Tree) {
-                entries.insert(format!("{dir}{}", entry.name().unwrap_or_default()), entry.id());
-            }
-            git2::TreeWalkResult::Ok
-        });
-        if walked.is_err() {
-            self.damaged(release, None, "a part of its tree is missing or unreadable");
-            return;
+    fn release(&mut self, release: &ReleaseId) {
+        let inspected = self.inspector.release(release);
+        for fault in inspected.faults {
+            self.damaged(release, fault.path.as_deref(), fault.problem);
         }
         let mut gone = false;
-        for file in &manifest.content.files {
-            let Some(oid) = entries.remove(&file.path) else {
-                self.damaged(release, Some(&file.path), "it is in the manifest and not in the tree");
-                continue;
-            };
-            let Some(found) = self.blob(oid) else {
-                self.damaged(release, Some(&file.path), "git cannot read it");
-                continue;
-            };
-            if found.sha256 == file.sha256 && found.size == file.size {
-                continue;
-            }
-            match found.pointer {
-                Some(pointer) if pointer.oid == file.sha256 && pointer.size == file.size => {
-                    match self.object(&pointer) {
-                        Some(true) => {}
-                        Some(false) => self.damaged(
-                            release,
-                            Some(&file.path),
-                            format!("object {} does not hold what its name says", pointer.oid),
-                        ),
-                        None if self.indexed.pruned.contains(release) => gone = true,
-                        None => {
-                            self.damaged(release, Some(&file.path), format!("object {} is missing", pointer.oid));
-                        }
-                    }
-                }
-                _ => self.damaged(release, Some(&file.path), "it is not what the manifest says"),
+        for Large { path, pointer } in inspected.large {
+            match self.object(&pointer) {
+                Some(true) => {}
+                Some(false) => self.damaged(
+                    release,
+                    Some(&path),
+                    format!("object {} does not hold what its name says", pointer.oid),
+                ),
+                None if self.indexed.pruned.contains(release) => gone = true,
+                None => self.found.damage.push(Damage {
+                    release: Some(release.to_string()),
+                    path: Some(path),
+                    problem: format!("object {} is missing", pointer.oid),
+                    is_missing_object: true,
+                }),
             }
         }
         self.found.pruned += u64::from(gone);
-        match entries.remove(attributes::NAME) {
-            Some(oid) if self.blob(oid).is_some() => {}
-            Some(_) => self.damaged(release, Some(attributes::NAME), "git cannot read it"),
-            None => self.damaged(release, Some(attributes::NAME), "it is not in the tree"),
-        }
-        for path in entries.into_keys().filter(|path| path != MANIFEST_NAME) {
-            self.damaged(release, Some(&path), "it is in the tree and not in the manifest");
-        }
-    }
-
-    fn blob(&mut self, oid: Oid) -> Option<Found> {
-        if let Some(found) = self.blobs.get(&oid) {
-            return Some(found.clone());
-        }
-        let blob = self.git.find_blob(oid).ok()?;
-        let bytes = blob.content();
-        let found = Found {
-            sha256: hex::encode(Sha256::digest(bytes)),
-            size: bytes.len() as u64,
-            pointer: Pointer::parse(bytes),
-        };
-        self.found.files += 1;
-        self.found.bytes += found.size;
-        self.blobs.insert(oid, found.clone());
-        Some(found)
     }
 
     /// Whether an object holds what its name says; `None` when it is missing.

@@ -16,10 +16,6 @@ impl Publisher {
         note: Option<String>,
     ) -> Result<Published, PublishError> {
         let (head, row) = self.decidable(scenario, target).await?;
-        // A script may repeat itself, with the head it expected the first time.
-        if self.made(&head, Operation::Rollback, target).await? {
-            return self.existing(head, false).await;
-        }
         expected(scenario, expect, &head)?;
         if head == *target {
             return self.existing(head, false).await;
@@ -46,7 +42,7 @@ impl Publisher {
         note: Option<String>,
     ) -> Result<Published, PublishError> {
         let (head, row) = self.decidable(scenario, target).await?;
-        if row.state == ReleaseState::Promoted && self.made(&head, Operation::Promote, target).await? {
+        if row.state == ReleaseState::Promoted && self.promotes(&head, target).await? {
             return self.existing(head, false).await;
         }
         if row.state != ReleaseState::Held {
@@ -68,11 +64,11 @@ impl Publisher {
         self.republish(scenario, head, target, Operation::Promote, note).await
     }
 
-    /// Whether a release is what an operation on `target` made.
-    async fn made(&self, release: &ReleaseId, by: Operation, target: &ReleaseId) -> Result<bool, PublishError> {
+    /// Whether a release is what promoting `target` made.
+    async fn promotes(&self, release: &ReleaseId, target: &ReleaseId) -> Result<bool, PublishError> {
         let release = release.clone();
         let made = self.blocking(move |repository| repository.describe(&release)).await?;
-        Ok(made.operation == by && made.target.as_ref() == Some(target))
+        Ok(made.operation == Operation::Promote && made.target.as_ref() == Some(target))
     }
 
     /// Refuses a held release. Its content and evidence stay. One that was refused before stays so.
@@ -119,9 +115,8 @@ impl Publisher {
         scenario: &ScenarioName,
         target: &ReleaseId,
     ) -> Result<(ReleaseId, ReleaseRow), PublishError> {
-        let Some(head) = self.sync(scenario).await? else {
-            return Err(self.why_absent(scenario).await);
-        };
+        self.owner()?;
+        let head = self.head(scenario).await?;
         let (name, id) = (scenario.clone(), target.clone());
         let row = self.reading(move |experience| experience.release(&name, &id)).await?;
         let row = row.ok_or_else(|| ReleaseError::NotFound {

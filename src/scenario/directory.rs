@@ -157,6 +157,9 @@ pub enum DirectoryError {
 /// A change copies one shard; many scenarios made in a row stay cheap.
 const SHARDS: usize = 64;
 
+/// How often a scenario is created that others put away at the same moment.
+const TRIES: u32 = 20;
+
 /// All scenarios of this process.
 #[derive(Debug)]
 pub struct Directory {
@@ -245,25 +248,28 @@ impl Directory {
             name: name.clone(),
             asked: asked.clone(),
         };
-        let made = match self.publisher.create(name, self.mode, base.cloned()).await {
-            Ok(made) => made,
-            Err(PublishError::Release(ReleaseError::NotFound { .. } | ReleaseError::Damaged { .. }))
-                if base.is_some() =>
-            {
-                return Err(base.map_or(DirectoryError::Stopped, unknown));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let handle = self
-            .look_up(name)
-            .await?
-            .ok_or_else(|| DirectoryError::Unknown { name: name.clone() })?;
-        let handle = if made.appended {
-            handle
-        } else {
-            check_base(handle, base)?
-        };
-        Ok((handle, made.appended))
+        for _ in 0..TRIES {
+            let made = match self.publisher.create(name, self.mode, base.cloned()).await {
+                Ok(made) => made,
+                Err(PublishError::Release(ReleaseError::NotFound { .. } | ReleaseError::Damaged { .. }))
+                    if base.is_some() =>
+                {
+                    return Err(base.map_or(DirectoryError::Stopped, unknown));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            // Another process may have put it away since.
+            let Some(handle) = self.look_up(name).await? else {
+                continue;
+            };
+            let handle = if made.appended {
+                handle
+            } else {
+                check_base(handle, base)?
+            };
+            return Ok((handle, made.appended));
+        }
+        Err(PublishError::Restless { name: name.clone() }.into())
     }
 
     /// Changes what may start a training step in a scenario.
@@ -284,6 +290,14 @@ impl Directory {
     pub async fn forget(&self, name: &ScenarioName) {
         let _changing = self.changing.lock().await;
         self.forget_locked(name);
+    }
+
+    /// The same for the scenario of that name that was made at that moment.
+    pub(super) async fn forget_made_at(&self, name: &ScenarioName, created_us: i64) {
+        let _changing = self.changing.lock().await;
+        if self.get(name).is_some_and(|handle| handle.created_us == created_us) {
+            self.forget_locked(name);
+        }
     }
 
     /// Every scenario of the store, by name, those made by other processes included.
@@ -309,7 +323,15 @@ impl Directory {
     /// A scenario of the store that this process has not used yet. One without a chain, left by a creation that was cut
     /// short, gets it.
     pub(super) async fn look_up(&self, name: &ScenarioName) -> Result<Option<Arc<ScenarioHandle>>, DirectoryError> {
-        if self.publisher.sync(name).await?.is_none() {
+        let head = match self.publisher.sync(name).await {
+            // What the store knows of a chain whose end cannot be read is served; the watcher says what is wrong.
+            Err(error) if error.is_damage() => match self.chains(Some(name)).await?.first() {
+                Some(chain) => return Ok(Some(self.take_in(chain).await)),
+                None => return Err(error.into()),
+            },
+            other => other?,
+        };
+        if head.is_none() {
             let wanted = name.clone();
             if self
                 .read(move |experience| experience.scenario(&wanted))

@@ -3,6 +3,7 @@
 //! memory. Fails with a typed error; every window between two durable states is repaired at the next start.
 
 mod catalog;
+mod checkup;
 mod decisions;
 mod directory;
 mod drive;
@@ -20,10 +21,11 @@ mod upkeep;
 mod watch;
 
 pub use catalog::{CatalogRow, catalog_row, commit_row};
+pub use checkup::{Ailment, SETTLES_WITHIN, check_up, within};
 pub use directory::{Directory, DirectoryError, HeadSync, OnMissing, ScenarioHandle};
 pub use drive::{
-    Answering, Ask, BaseModel, CONSUMER, Driver, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn, Watch,
-    Workshop, driver_of,
+    Answering, Ask, BaseModel, CONSUMER, Driver, Dropped, Ended, Hands, Lease, Live, LoopError, LoopEvent, Turn, Watch,
+    Workshop, driver_of, drop_step,
 };
 pub use live::{TorchLive, files_of};
 pub use proposals::{Answer, Inbox, Offer, OfferError};
@@ -31,5 +33,5 @@ pub use publish::{BaseSeed, Candidate, Published, Publisher};
 pub use publish_error::PublishError;
 pub use seed::{Seed, harness_component};
 pub use supervisor::{LastStep, LoopBoard, LoopCounters, LoopState, Supervisor, supports};
-pub use upkeep::{Collected, is_lost};
+pub use upkeep::Collected;
 pub use watch::{Activate, ServeAsIs};

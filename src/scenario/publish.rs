@@ -11,11 +11,15 @@ use tokio_util::task::TaskTracker;
 use super::owner::Owner;
 use super::publication::{self, Bytes, Plan, frozen, perform, provenance, published, release_row, settlement};
 use super::publish_error::PublishError;
+use super::publish_recovery::Standing;
 use super::seed::{Seed, harness_component};
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{BatchUse, Experience, StoreError};
 use crate::release::{Component, Draft, Provenance, ReleaseError, Remote, Repository, RepositoryOptions, Source};
 use crate::sys::{clock, failpoint, random};
+
+/// How often an operation is tried again whose scenario others make or put away at the same moment.
+const TRIES: u32 = 50;
 
 /// Publishes into one repository and settles in one store. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -27,7 +31,8 @@ pub struct Publisher {
 pub(super) struct Inner {
     pub(super) repository: Repository,
     pub(super) experience: Experience,
-    pub(super) owner: Owner,
+    /// The mark of this process; none where it only reads.
+    pub(super) owner: Option<Owner>,
     /// Publications this process is in the middle of.
     pub(super) in_flight: Mutex<HashSet<String>>,
     /// Where every release is pushed to.
@@ -38,6 +43,13 @@ pub(super) struct Inner {
     pub(super) pushes: TaskTracker,
     /// Held by the push that talks to the mirror.
     pub(super) pushing: tokio::sync::Mutex<()>,
+}
+
+impl Inner {
+    /// Whether nothing may be written.
+    pub(super) fn reads_only(&self) -> bool {
+        self.owner.is_none()
+    }
 }
 
 /// What new scenarios begin with.
@@ -102,7 +114,23 @@ impl Publisher {
             path: run.to_path_buf(),
             source,
         })?;
-        Ok(Self {
+        Ok(Self::with(repository, experience, Some(owner)))
+    }
+
+    /// Opens an existing repository for reading alone, beside a store that was opened so. Nothing is settled, adopted or
+    /// put back; whatever would write is refused. Blocking.
+    pub fn open_read_only(
+        repository: &Path,
+        cache: &Path,
+        experience: Experience,
+        options: RepositoryOptions,
+    ) -> Result<Self, PublishError> {
+        let repository = Repository::open_existing(repository, cache, options)?;
+        Ok(Self::with(repository, experience, None))
+    }
+
+    fn with(repository: Repository, experience: Experience, owner: Option<Owner>) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 repository,
                 experience,
@@ -113,6 +141,13 @@ impl Publisher {
                 pushes: TaskTracker::new(),
                 pushing: tokio::sync::Mutex::new(()),
             }),
+        }
+    }
+
+    /// The mark of this process, for whatever writes.
+    pub(super) fn owner(&self) -> Result<&Owner, PublishError> {
+        self.inner.owner.as_ref().ok_or_else(|| PublishError::ReadOnly {
+            path: self.inner.repository.path().to_path_buf(),
         })
     }
 
@@ -138,6 +173,7 @@ impl Publisher {
 
     /// The base, made from `seed` when there is none: an existing one wins over a changed seed.
     pub async fn ensure_base(&self, seed: BaseSeed) -> Result<ReleaseId, PublishError> {
+        self.owner()?;
         self.blocking(move |repository| {
             if let Some(base) = repository.base()? {
                 return Ok(base);
@@ -184,18 +220,33 @@ impl Publisher {
         mode: TrainingMode,
         from: Option<ReleaseId>,
     ) -> Result<Published, PublishError> {
-        if let Some(head) = self.sync(scenario).await? {
-            self.inner
-                .experience
-                .scenario_create(scenario.clone(), mode, serde_json::Map::new())
-                .await?;
-            return self.existing(head, false).await;
+        for _ in 0..TRIES {
+            match self.stand(scenario).await? {
+                Standing::Head(head) => return self.existing(head, false).await,
+                Standing::Never => {}
+                // A new chain in the place of a lost one would hide the loss, and git would collect what is left of it.
+                Standing::Gone { head } => {
+                    let name = scenario.clone();
+                    return Err(PublishError::ChainGone { name, head });
+                }
+            }
+            match self.begin(scenario, mode, from.clone()).await {
+                // Another process created it, or put it away, at the same moment.
+                Err(PublishError::Release(ReleaseError::Conflict { .. }))
+                | Err(PublishError::Store(StoreError::UnknownScenario { .. })) => {}
+                other => return other,
+            }
         }
-        // A new chain in the place of a lost one would hide the loss, and git would collect what is left of the old one.
-        match self.why_absent(scenario).await {
-            PublishError::UnknownScenario { .. } => {}
-            error => return Err(error),
-        }
+        Err(PublishError::Restless { name: scenario.clone() })
+    }
+
+    /// The first release of a scenario that has none.
+    async fn begin(
+        &self,
+        scenario: &ScenarioName,
+        mode: TrainingMode,
+        from: Option<ReleaseId>,
+    ) -> Result<Published, PublishError> {
         let seed = match &from {
             Some(_) => None,
             None => self.inner.seed.get().cloned(),
@@ -237,16 +288,7 @@ impl Publisher {
             provenance: provenance(),
             target: None,
         };
-        match self.append(plan).await {
-            // Another process created it at the same moment.
-            Err(PublishError::Release(ReleaseError::Conflict {
-                actual: Some(actual), ..
-            })) => {
-                self.sync(scenario).await?;
-                self.existing(actual, false).await
-            }
-            other => other,
-        }
+        self.append(plan).await
     }
 
     /// Publishes a candidate on top of the head it was built on, or fails with a conflict. A batch that became a release
@@ -291,24 +333,37 @@ impl Publisher {
 
     /// Puts a scenario away and frees its name. The chain stays under `refs/reef/archived/`.
     pub async fn archive(&self, scenario: &ScenarioName) -> Result<(), PublishError> {
-        let head = self.sync(scenario).await?;
-        let name = scenario.clone();
-        let known = self
-            .reading({
-                let name = name.clone();
-                move |experience| Ok(experience.scenario(&name)?.is_some())
-            })
-            .await?;
-        // Where the chain is lost there is only the name to free.
-        if head.is_some() || !known {
-            self.blocking(move |repository| repository.archive(&name, clock::now_us()))
-                .await?;
+        self.owner()?;
+        for _ in 0..TRIES {
+            let has_chain = match self.stand(scenario).await {
+                Ok(standing) => matches!(standing, Standing::Head(_)),
+                // A chain that cannot be read can be put away.
+                Err(error) if error.is_damage() => true,
+                Err(error) => return Err(error),
+            };
+            let name = scenario.clone();
+            let stored = self.reading(move |experience| experience.scenario(&name)).await?;
+            // Where the chain is lost there is only the name to free.
+            if has_chain || stored.is_none() {
+                let name = scenario.clone();
+                match self
+                    .blocking(move |repository| repository.archive(&name, clock::now_us()))
+                    .await
+                {
+                    Ok(()) => {}
+                    // The head moved: what is put away is what is there now.
+                    Err(error) if error.is_conflict() => continue,
+                    // Another process put it away.
+                    Err(PublishError::Release(ReleaseError::NotFound { .. })) if stored.is_some() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return match stored {
+                Some(stored) => self.note_archived(scenario, stored.created_us).await,
+                None => Ok(()),
+            };
         }
-        match self.inner.experience.scenario_archive(scenario.clone()).await {
-            // A service on the same files noticed that the chain was put away and recorded it first.
-            Ok(()) | Err(StoreError::UnknownScenario { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Err(PublishError::Restless { name: scenario.clone() })
     }
 
     /// What a scenario serves, by the repository; none when it does not exist. Blocking.
@@ -363,6 +418,7 @@ impl Publisher {
     }
 
     async fn append_whole(&self, plan: Plan) -> Result<Published, PublishError> {
+        let owner = self.owner()?.token().to_owned();
         // Leftovers of others come first: a head that moved without being settled is not built upon blindly.
         let actual = self.sync(&plan.scenario).await?;
         let expected = plan.settlement.expected.clone();
@@ -378,12 +434,7 @@ impl Publisher {
         let _flight = Flight::new(&self.inner, intent.clone());
         self.inner
             .experience
-            .intent_begin(
-                plan.scenario.clone(),
-                intent.clone(),
-                self.inner.owner.token().to_owned(),
-                &plan.settlement,
-            )
+            .intent_begin(plan.scenario.clone(), intent.clone(), owner, &plan.settlement)
             .await?;
         let scenario = plan.scenario.clone();
         let held = plan.settlement.held;

@@ -1,5 +1,7 @@
 //! Why a publication did not come about.
 
+use std::path::PathBuf;
+
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::experience::StoreError;
 use crate::release::ReleaseError;
@@ -28,6 +30,18 @@ pub enum PublishError {
         name: ScenarioName,
         /// Where it ended, by the store.
         head: ReleaseId,
+    },
+    /// The scenario is put away and made anew all the time.
+    #[error("scenario {name} is archived and made anew over and over by other processes: stop them, or try again")]
+    Restless {
+        /// Its name.
+        name: ScenarioName,
+    },
+    /// The directory was opened for reading alone.
+    #[error("nothing can be written to {}: it was opened for reading, because this user may not write there", .path.display())]
+    ReadOnly {
+        /// The artifact repository.
+        path: PathBuf,
     },
     /// Only held releases can be promoted or rejected.
     #[error("release {release} is {state}, not held: only a held release can be promoted or rejected")]
@@ -67,5 +81,10 @@ impl PublishError {
     /// Whether the publisher was stale: the head is not what it expected.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Release(ReleaseError::Conflict { .. }))
+    }
+
+    /// Whether what is stored is not what was released; trying again changes nothing.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Release(ReleaseError::Damaged { .. }))
     }
 }

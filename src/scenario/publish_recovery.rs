@@ -2,95 +2,163 @@
 //! reached is abandoned when its process is gone, and what came from elsewhere is adopted.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::publication::release_row;
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{Operation, ReleaseId, ScenarioName, TrainingMode};
-use crate::experience::{OpenIntent, ReleaseRow, ReleasesWhere, Settlement, StoreError};
+use crate::experience::{Adopted, ChainState, OpenIntent, ReleaseRow, ReleasesWhere, Settlement, StoreError};
 use crate::release::{Commit, Manifest, ReleaseError, Repository};
+
+/// How often a scenario is looked at that is put away and made anew all the time.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+
+/// How a chain stands in repository and store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It ends here.
+    Head(ReleaseId),
+    /// There is none.
+    Never,
+    /// The store knows one, and the repository has lost it.
+    Gone {
+        /// Where it ended.
+        head: ReleaseId,
+    },
+}
 
 impl Publisher {
     /// Settles or abandons what was left behind in a scenario and indexes what came from elsewhere. Gives the head; when
     /// nothing happened since the last time it costs one ref and two small queries.
     pub async fn sync(&self, scenario: &ScenarioName) -> Result<Option<ReleaseId>, PublishError> {
+        Ok(match self.stand(scenario).await? {
+            Standing::Head(head) => Some(head),
+            Standing::Never | Standing::Gone { .. } => None,
+        })
+    }
+
+    /// The same for a scenario that must have a chain.
+    pub async fn head(&self, scenario: &ScenarioName) -> Result<ReleaseId, PublishError> {
         let name = scenario.clone();
-        let head = self.blocking(move |repository| repository.head(&name)).await?;
-        let name = scenario.clone();
-        let (known, indexed, intents) = self
-            .reading(move |experience| {
-                Ok((
-                    experience.scenario(&name)?.is_some(),
-                    experience.indexed_head(&name)?,
-                    experience.open_intents(Some(&name))?,
-                ))
-            })
-            .await?;
-        let left_behind: Vec<OpenIntent> = intents.iter().filter(|i| self.is_left_behind(i)).cloned().collect();
-        if head == indexed && left_behind.is_empty() {
-            return Ok(head);
+        match self.stand(scenario).await? {
+            Standing::Head(head) => Ok(head),
+            Standing::Never => Err(PublishError::UnknownScenario { name }),
+            Standing::Gone { head } => Err(PublishError::ChainGone { name, head }),
         }
-        let Some(head) = head else {
-            return self.without_head(scenario, indexed, left_behind).await;
-        };
-        if !known {
+    }
+
+    /// Brings the store up to date with the repository. The two are read at different moments, while others publish,
+    /// archive and make scenarios anew. A head moves before the store learns of it, so what the store knew *before* the
+    /// repository was read must be there, and what the repository had must be known to the store *after*; and both only
+    /// count while they are about the same scenario of the name.
+    pub(super) async fn stand(&self, scenario: &ScenarioName) -> Result<Standing, PublishError> {
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+            let before = self.state(scenario).await?;
+            let name = scenario.clone();
+            let head = self.blocking(move |repository| repository.head(&name)).await?;
+            if head == before.head && self.left_behind(&before).is_empty() {
+                return Ok(head.map_or(Standing::Never, Standing::Head));
+            }
+            if self.inner.reads_only() {
+                return Ok(match before.head {
+                    Some(known) if head.is_none() => Standing::Gone { head: known },
+                    Some(known) => Standing::Head(known),
+                    None => Standing::Never,
+                });
+            }
+            let after = self.state(scenario).await?;
+            if after.created_us != before.created_us {
+                continue;
+            }
+            let standing = match (head, before.head) {
+                (Some(head), _) => match self.catch_up(scenario, head, &after).await? {
+                    Some(head) => Standing::Head(head),
+                    None => continue,
+                },
+                (None, Some(known)) => self.without_head(scenario, after.created_us, known).await?,
+                (None, None) => Standing::Never,
+            };
+            for intent in self.left_behind(&after) {
+                let reason = "the process that began it ended before the head moved";
+                self.resolve_intent(scenario, &intent, reason).await?;
+            }
+            if before.created_us.is_none() && matches!(standing, Standing::Head(_)) {
+                // The store is new, and the repository has more than chains.
+                Box::pin(self.adopt_held()).await?;
+            }
+            return Ok(standing);
+        }
+        Err(PublishError::Restless { name: scenario.clone() })
+    }
+
+    async fn state(&self, scenario: &ScenarioName) -> Result<ChainState, PublishError> {
+        let name = scenario.clone();
+        self.reading(move |experience| experience.chain_state(&name)).await
+    }
+
+    /// Indexes what the repository has up to `head` and the store has not. Gives the newest release that is known then, or
+    /// nothing when the scenario was put away meanwhile.
+    async fn catch_up(
+        &self,
+        scenario: &ScenarioName,
+        head: ReleaseId,
+        state: &ChainState,
+    ) -> Result<Option<ReleaseId>, PublishError> {
+        let created_us = match state.created_us {
+            Some(created_us) => created_us,
             // A chain pulled from elsewhere, whose scenario this store has not seen.
-            self.inner
-                .experience
-                .scenario_create(scenario.clone(), TrainingMode::default(), serde_json::Map::new())
-                .await?;
-        }
-        let (from, until) = (head.clone(), indexed.clone());
-        let news = self
+            None => {
+                let (name, mode) = (scenario.clone(), TrainingMode::default());
+                let experience = &self.inner.experience;
+                let made = experience.scenario_create(name, mode, serde_json::Map::new()).await?;
+                made.scenario.created_us
+            }
+        };
+        let (end, known) = (head.clone(), state.head.clone());
+        let (ahead, news) = self
             .blocking(move |repository| {
-                let until = match until {
-                    Some(id) if repository.has(&id)? => Some(id),
+                let known = match known {
+                    Some(known) if repository.has(&known)? => Some(known),
                     _ => None,
                 };
-                let mut chain = repository.chain(&from, until.as_ref(), usize::MAX)?;
+                if let Some(known) = &known
+                    && *known != end
+                    && repository.is_ancestor(&end, known)?
+                {
+                    return Ok((Some(known.clone()), Vec::new()));
+                }
+                let mut chain = repository.chain(&end, known.as_ref(), usize::MAX)?;
                 chain.reverse();
-                chain
-                    .into_iter()
-                    .map(|commit| evidence(repository, commit))
-                    .collect::<Result<Vec<_>, ReleaseError>>()
+                let news = chain.into_iter().map(|commit| evidence(repository, &commit.release_id));
+                Ok((None, news.collect::<Result<Vec<_>, ReleaseError>>()?))
             })
             .await?;
-        let mut by_intent: HashMap<&str, &OpenIntent> = intents.iter().map(|i| (i.intent_id.as_str(), i)).collect();
-        let mut foreign = Vec::new();
-        for news in news {
-            match news
-                .commit
-                .intent
-                .as_deref()
-                .and_then(|intent| by_intent.remove(intent))
-            {
-                Some(intent) => {
-                    self.adopt(scenario, std::mem::take(&mut foreign)).await?;
-                    let row = release_row(&news.commit, false, news.restorable);
-                    self.inner
-                        .experience
-                        .intent_settle(intent.intent_id.clone(), row)
-                        .await?;
-                }
-                None => foreign.push(news),
-            }
+        match self.adopt(scenario, created_us, news).await {
+            Ok(()) => Ok(Some(ahead.unwrap_or(head))),
+            Err(PublishError::Store(StoreError::UnknownScenario { .. })) => Ok(None),
+            Err(error) => Err(error),
         }
-        self.adopt(scenario, foreign).await?;
-        for intent in left_behind {
-            if by_intent.contains_key(intent.intent_id.as_str()) {
-                self.resolve_intent(
-                    scenario,
-                    &intent.intent_id,
-                    "the process that began it ended before the head moved",
-                )
-                .await?;
-            }
+    }
+
+    /// Where a chain ends as far as it can be read: its head, or where its end is damaged the newest release that the
+    /// store knows, with what is wrong.
+    pub async fn readable_head(
+        &self,
+        scenario: &ScenarioName,
+    ) -> Result<(ReleaseId, Option<PublishError>), PublishError> {
+        match self.head(scenario).await {
+            Ok(head) => Ok((head, None)),
+            Err(error) if error.is_damage() => match self.state(scenario).await?.head {
+                Some(known) => Ok((known, Some(error))),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
         }
-        if !known {
-            // The store is new, and the repository has more than chains.
-            Box::pin(self.adopt_held()).await?;
-        }
-        Ok(Some(head))
     }
 
     /// [`Self::sync`] for every scenario where repository and store differ, and [`Self::adopt_held`]; called once at start.
@@ -111,7 +179,14 @@ impl Publisher {
         behind.sort();
         behind.dedup();
         for name in behind {
-            self.sync(&name).await?;
+            match self.sync(&name).await {
+                Ok(_) => {}
+                // One chain that cannot be read is no reason to do without the others.
+                Err(error) if error.is_damage() => {
+                    tracing::error!(scenario = %name, %error, "what this chain ends in is not served");
+                }
+                Err(error) => return Err(error),
+            }
         }
         self.adopt_held().await
     }
@@ -145,17 +220,24 @@ impl Publisher {
             .blocking(move |repository| {
                 let mut found = Vec::new();
                 for id in unseen {
-                    let commit = repository.describe(&id)?;
-                    let Some(scenario) = commit.scenario.clone() else {
+                    let news = match evidence(repository, &id) {
+                        Ok(news) => news,
+                        Err(error @ (ReleaseError::Damaged { .. } | ReleaseError::NotFound { .. })) => {
+                            tracing::warn!(release = %id, %error, "a held release is passed over");
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    let Some(scenario) = news.commit.scenario.clone() else {
                         continue;
                     };
                     let Some(head) = repository.head(&scenario)? else {
                         continue;
                     };
                     // The name may have had another chain before, which is archived with what was held of it.
-                    let begun = commit.intent.as_ref().is_some_and(|intent| open.contains(intent));
-                    if !begun && repository.is_built_on(&commit, &head)? {
-                        found.push((scenario, evidence(repository, commit)?));
+                    let begun = news.commit.intent.as_ref().is_some_and(|intent| open.contains(intent));
+                    if !begun && repository.is_built_on(&news.commit, &head)? {
+                        found.push((scenario, news));
                     }
                 }
                 Ok(found)
@@ -163,20 +245,13 @@ impl Publisher {
             .await?;
         for (scenario, news) in news {
             let (name, id) = (scenario.clone(), news.commit.release_id.clone());
-            let (active, known) = self
-                .reading(move |experience| {
-                    Ok((
-                        experience.scenario(&name)?.is_some(),
-                        experience.release(&name, &id)?.is_some(),
-                    ))
-                })
+            let (made, known) = self
+                .reading(move |experience| Ok((experience.scenario(&name)?, experience.release(&name, &id)?.is_some())))
                 .await?;
-            if !active {
-                continue;
-            }
+            let Some(made) = made else { continue };
             let release = news.commit.release_id.clone();
             if !known {
-                self.adopt(&scenario, vec![news]).await?;
+                self.adopt(&scenario, made.created_us, vec![news]).await?;
                 self.notice_promoted(&scenario, &release).await?;
             }
             if refused.contains(&release) {
@@ -194,18 +269,12 @@ impl Publisher {
         reason: &str,
     ) -> Result<Option<ReleaseRow>, PublishError> {
         let name = scenario.clone();
-        let (head, open) = {
-            let head = self
-                .blocking({
-                    let name = name.clone();
-                    move |repository| repository.head(&name)
-                })
-                .await?;
-            let open = self
-                .reading(move |experience| experience.open_intents(Some(&name)))
-                .await?;
-            (head, open)
-        };
+        // In this order: one that is settled in between is not open any more when it is looked for.
+        let open = self
+            .reading(move |experience| experience.open_intents(Some(&name)))
+            .await?;
+        let name = scenario.clone();
+        let head = self.blocking(move |repository| repository.head(&name)).await?;
         let Some(open) = open.into_iter().find(|i| i.intent_id == intent) else {
             return Ok(None);
         };
@@ -214,7 +283,9 @@ impl Publisher {
             .blocking(move |repository| {
                 if open.settlement.held {
                     for id in repository.kept()? {
-                        let commit = repository.describe(&id)?;
+                        let Ok(commit) = repository.describe(&id) else {
+                            continue;
+                        };
                         if commit.intent.as_deref() == Some(wanted.as_str()) {
                             return Ok(Some(release_row(&commit, true, true)));
                         }
@@ -248,67 +319,56 @@ impl Publisher {
         }
     }
 
-    /// The chain is gone: it never began, or it was archived and the store does not know it yet, or its refs were lost.
-    /// Lost refs are put back while the release they named is still here; gives the head then.
+    /// The repository has no chain where the store knows one: it was archived and the store does not know it yet, or its
+    /// refs were lost. Lost refs are put back while the release they named is still here.
     async fn without_head(
         &self,
         scenario: &ScenarioName,
-        indexed: Option<ReleaseId>,
-        left_behind: Vec<OpenIntent>,
-    ) -> Result<Option<ReleaseId>, PublishError> {
-        let mut restored = false;
-        if let Some(head) = indexed.clone() {
-            let name = scenario.clone();
-            restored = self
-                .blocking(move |repository| match repository.restore_chain(&name, &head) {
-                    // Somebody else put them back.
-                    Err(ReleaseError::Conflict { .. }) => Ok(true),
-                    other => other,
-                })
-                .await?;
-        }
-        for intent in left_behind {
-            self.resolve_intent(scenario, &intent.intent_id, "its chain does not exist")
-                .await?;
-        }
-        let Some(indexed) = indexed else { return Ok(None) };
+        created_us: Option<i64>,
+        known: ReleaseId,
+    ) -> Result<Standing, PublishError> {
+        let (name, end) = (scenario.clone(), known.clone());
+        let restored = self
+            .blocking(move |repository| match repository.restore_chain(&name, &end) {
+                // Somebody else put them back.
+                Err(ReleaseError::Conflict { .. }) => Ok(true),
+                other => other,
+            })
+            .await?;
         let name = scenario.clone();
         if restored {
-            tracing::warn!(%scenario, release = %indexed, "the refs of the chain were lost and are put back");
-            return self.blocking(move |repository| repository.head(&name)).await;
+            tracing::warn!(%scenario, release = %known, "the refs of the chain were lost and are put back");
+            let head = self.blocking(move |repository| repository.head(&name)).await?;
+            return Ok(Standing::Head(head.unwrap_or(known)));
         }
+        let end = known.clone();
         let archived = self
-            .blocking(move |repository| repository.archived_holds(&name, &indexed))
+            .blocking(move |repository| repository.archived_holds(&name, &end))
             .await?;
-        if archived {
-            match self.inner.experience.scenario_archive(scenario.clone()).await {
-                Ok(()) | Err(StoreError::UnknownScenario { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        } else {
+        if !archived {
             tracing::error!(%scenario, "the chain of the scenario is gone from the artifact repository");
+            return Ok(Standing::Gone { head: known });
         }
-        Ok(None)
+        if let Some(created_us) = created_us {
+            self.note_archived(scenario, created_us).await?;
+        }
+        Ok(Standing::Never)
     }
 
-    /// Why [`Self::sync`] found no head: the scenario has never been, or its chain is lost.
-    pub async fn why_absent(&self, scenario: &ScenarioName) -> PublishError {
-        let name = scenario.clone();
-        match self.reading(move |experience| experience.indexed_head(&name)).await {
-            Ok(Some(head)) => PublishError::ChainGone {
-                name: scenario.clone(),
-                head,
-            },
-            Ok(None) => PublishError::UnknownScenario { name: scenario.clone() },
-            Err(error) => error,
+    /// Records in the store that a scenario is archived, unless another process has.
+    pub(super) async fn note_archived(&self, scenario: &ScenarioName, created_us: i64) -> Result<(), PublishError> {
+        let experience = &self.inner.experience;
+        match experience.scenario_archive(scenario.clone(), created_us).await {
+            Ok(()) | Err(StoreError::UnknownScenario { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn adopt(&self, scenario: &ScenarioName, news: Vec<News>) -> Result<(), PublishError> {
+    async fn adopt(&self, scenario: &ScenarioName, created_us: i64, news: Vec<News>) -> Result<(), PublishError> {
         if news.is_empty() {
             return Ok(());
         }
-        let rows = news
+        let releases = news
             .into_iter()
             .map(|news| {
                 let held = news.commit.held;
@@ -325,19 +385,33 @@ impl Publisher {
                     verdict: news.manifest.provenance.verdict,
                     note: news.manifest.provenance.note,
                 };
-                (release_row(&news.commit, held, news.restorable), settlement)
+                Adopted {
+                    release: release_row(&news.commit, held, news.restorable),
+                    settlement,
+                    intent: news.commit.intent,
+                }
             })
             .collect();
-        self.inner.experience.adopt_releases(scenario.clone(), rows).await?;
+        let experience = &self.inner.experience;
+        experience
+            .adopt_releases(scenario.clone(), created_us, releases)
+            .await?;
         Ok(())
+    }
+
+    /// The publications of a scenario that nobody is working on any more.
+    fn left_behind(&self, state: &ChainState) -> Vec<String> {
+        let left = state.intents.iter().filter(|intent| self.is_left_behind(intent));
+        left.map(|intent| intent.intent_id.clone()).collect()
     }
 
     /// Whether nobody is working on a publication any more.
     fn is_left_behind(&self, intent: &OpenIntent) -> bool {
-        if intent.owner == self.inner.owner.token() {
-            !self.inner.in_flight.lock().contains(&intent.intent_id)
-        } else {
-            !self.inner.owner.is_alive(&intent.owner)
+        match &self.inner.owner {
+            // It settles nothing.
+            None => false,
+            Some(owner) if intent.owner == owner.token() => !self.inner.in_flight.lock().contains(&intent.intent_id),
+            Some(owner) => !owner.is_alive(&intent.owner),
         }
     }
 }
@@ -349,10 +423,12 @@ struct News {
     restorable: bool,
 }
 
-fn evidence(repository: &Repository, commit: Commit) -> Result<News, ReleaseError> {
+/// Nothing that is not what it says is indexed.
+fn evidence(repository: &Repository, release: &ReleaseId) -> Result<News, ReleaseError> {
+    let (commit, manifest) = repository.examine(release)?;
     Ok(News {
-        manifest: repository.manifest(&commit.release_id)?,
-        restorable: repository.missing_object(&commit.release_id)?.is_none(),
+        restorable: repository.missing_object(release)?.is_none(),
         commit,
+        manifest,
     })
 }

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::experience::{ChainEnds, ReleaseState, ReleasesWhere};
-use crate::release::{GcPlan, GcPolicy, Indexed, Objects, ReleaseError, Remote, Repository, Scope, Transfer, Verified};
+use crate::experience::{ReleaseState, ReleasesWhere};
+use crate::release::{GcPlan, GcPolicy, Indexed, Objects, ReleaseError, Remote, Scope, Transfer, Verified};
 
 /// Objects older than this are of no publication that still goes on.
 const LONGEST_PUBLICATION: Duration = Duration::from_secs(3600);
@@ -36,6 +36,7 @@ impl Publisher {
         grace: Duration,
         dry_run: bool,
     ) -> Result<Collected, PublishError> {
+        self.owner()?;
         self.recover().await?;
         let decided: HashSet<ReleaseId> = self
             .reading(|experience| experience.releases_where(ReleasesWhere::Decided))
@@ -79,20 +80,29 @@ impl Publisher {
     /// Re-hashes releases. Of everything, what the store knows and the repository has not is damage too. Blocking.
     pub fn verify(&self, scope: &Scope, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, PublishError> {
         let experience = &self.inner.experience;
+        let pruned = || -> Result<HashSet<ReleaseId>, PublishError> {
+            Ok(experience
+                .releases_where(ReleasesWhere::Unrestorable)?
+                .into_iter()
+                .collect())
+        };
         let ends = experience.chain_ends(None)?;
         let indexed = Indexed {
             heads: ends.into_iter().map(|ends| (ends.scenario, ends.head)).collect(),
             releases: experience.releases_where(ReleasesWhere::Any)?,
-            pruned: experience
-                .releases_where(ReleasesWhere::Unrestorable)?
-                .into_iter()
-                .collect(),
+            pruned: pruned()?,
         };
-        Ok(self.inner.repository.verify(scope, &indexed, progress)?)
+        let mut verified = self.inner.repository.verify(scope, &indexed, progress)?;
+        if verified.damage.iter().any(|damage| damage.is_missing_object) {
+            // Retention may have taken some meanwhile; the store knows before the objects go.
+            verified.forgive(&pruned()?);
+        }
+        Ok(verified)
     }
 
     /// Sends chains to a remote, with the releases that wait for a decision.
     pub async fn push(&self, remote: Remote, only: Vec<ScenarioName>, force: bool) -> Result<Transfer, PublishError> {
+        self.owner()?;
         self.recover().await?;
         let (decided, rejected) = self
             .reading(|experience| {
@@ -187,6 +197,7 @@ impl Publisher {
         only: Vec<ScenarioName>,
         objects: Objects,
     ) -> Result<Transfer, PublishError> {
+        self.owner()?;
         self.recover().await?;
         let (transfer, _) = self
             .blocking(move |repository| repository.pull(&remote, &only, objects))
@@ -201,6 +212,7 @@ impl Publisher {
 
     /// Brings back the large files of one release.
     pub async fn restore(&self, remote: Remote, release: ReleaseId) -> Result<(), PublishError> {
+        self.owner()?;
         self.blocking(move |repository| repository.fetch_objects(&remote, &[release]))
             .await?;
         self.notice_restored().await
@@ -245,11 +257,4 @@ impl Publisher {
         }
         Ok(())
     }
-}
-
-/// Whether the repository has lost a chain that the store knows. One that was archived is not lost: the store learns of
-/// it with its next look. Blocking.
-pub fn is_lost(repository: &Repository, ends: &ChainEnds) -> Result<bool, ReleaseError> {
-    let scenario = &ends.scenario;
-    Ok(repository.head(scenario)?.is_none() && !repository.archived_holds(scenario, &ends.head)?)
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::directory::{Directory, DirectoryError, ScenarioHandle};
 use super::publish_error::PublishError;
+use super::publish_recovery::Standing;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::engine::BoxFuture;
 use crate::experience::Experience;
@@ -171,30 +172,36 @@ impl Directory {
 
     async fn serve_head(&self, handle: &ScenarioHandle) -> Result<(), String> {
         let text = |error: PublishError| error.to_string();
-        let Some(head) = self.publisher().sync(handle.name()).await.map_err(text)? else {
-            let name = handle.name().clone();
-            let gone = self
-                .publisher()
-                .reading(move |experience| Ok(experience.scenario(&name)?.is_none()))
-                .await
-                .map_err(text)?;
-            if gone {
-                self.forget(handle.name()).await;
-            }
+        let standing = self.publisher().stand(handle.name()).await.map_err(text)?;
+        let name = handle.name().clone();
+        let stored = self
+            .publisher()
+            .reading(move |experience| experience.scenario(&name))
+            .await
+            .map_err(text)?;
+        if stored.is_none_or(|stored| stored.created_us != handle.created_us()) {
+            // It was put away; one that was made in its place is taken in by its own handle.
+            self.forget_made_at(handle.name(), handle.created_us()).await;
             return Ok(());
+        }
+        let head = match standing {
+            Standing::Head(head) => head,
+            Standing::Never => return Ok(()),
+            Standing::Gone { head } => {
+                let name = handle.name().clone();
+                return Err(text(PublishError::ChainGone { name, head }));
+            }
         };
         handle.head.store(Arc::new(head.clone()));
         let served = handle.served();
         if served.release_id == head {
             return Ok(());
         }
-        let name = handle.name().clone();
         let publisher = self.publisher().clone();
-        let release = tokio::task::spawn_blocking(move || publisher.served(&name))
+        let release = tokio::task::spawn_blocking(move || publisher.frozen(&head))
             .await
             .map_err(|_| "stopped".to_owned())?
             .map_err(text)?;
-        let Some(release) = release else { return Ok(()) };
         tracing::info!(scenario = %handle.name(), release = %release.release_id, "serving a new release");
         handle.serve_release(self.activate().activate(handle.name(), release).await?);
         Ok(())

@@ -18,6 +18,16 @@ pub fn why_unwritable(dir: &Path) -> Option<io::Error> {
     written.err()
 }
 
+/// Whether a file or directory is there and this user may not write to it, because of its permissions or of how its disk
+/// is mounted.
+pub fn is_read_only(path: &Path) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        rustix::fs::access(path, rustix::fs::Access::WRITE_OK),
+        Err(Errno::ACCESS | Errno::ROFS | Errno::PERM)
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use reef::domain::{NewReport, RequestType, Route, TrainingMode};
 use reef::experience::{
-    ErrorClass, Health, Insertion, Interruption, InterruptionReason, Order, RecordQuery, ReferenceFault,
+    ErrorClass, Health, Insertion, Interruption, InterruptionReason, Order, RecordQuery, ReferenceFault, StoreError,
 };
 use serde_json::{Map, Value, json};
 
@@ -205,7 +205,10 @@ async fn scenarios_keep_mode_and_settings_and_archiving_frees_the_name() {
         store.scenario(&scenario("a")).unwrap().unwrap().mode,
         TrainingMode::Hybrid
     );
-    store.scenario_archive(scenario("a")).await.unwrap();
+    let made = store.scenario(&scenario("a")).unwrap().unwrap().created_us;
+    let other = store.scenario_archive(scenario("a"), made - 1).await.unwrap_err();
+    assert!(matches!(other, StoreError::UnknownScenario { .. }), "{other}");
+    store.scenario_archive(scenario("a"), made).await.unwrap();
     assert!(store.scenario(&scenario("a")).unwrap().is_none());
     let error = store.append_exchange(exchange("a", "r2", "x")).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::NotFound);

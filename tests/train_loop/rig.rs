@@ -259,9 +259,16 @@ impl Rig {
     }
 
     pub fn wait_for_driver(&self) {
+        self.until("a driver came", || {
+            reef::scenario::driver_of(&self.files().join("run"), &self.scenario).is_some()
+        });
+    }
+
+    /// Waits until something is so.
+    pub fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
-        while reef::scenario::driver_of(&self.files().join("run"), &self.scenario).is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "no driver came");
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -320,7 +327,7 @@ impl Rig {
     }
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> T {
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -91,7 +91,7 @@ fn list(context: &Context, args: &ListArgs) -> Result<Exit, CliError> {
                 .cloned()
                 .unwrap_or_default()
         }
-        None => from_files(&context.store(Store::MustExist)?, args.archived)?,
+        None => from_files(&context.store(Store::Shown)?, args.archived)?,
     };
     let output = context.output();
     if output.json() {

@@ -115,7 +115,7 @@ fn flatten(path: &str, value: &Value, table: &mut Table) {
 
 fn of_files(context: &Context) -> Result<Exit, CliError> {
     let settings = context.settings()?;
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let scenarios = scenario::from_files(&store, false)?;
     let total = total(&store)?;
     let database = settings.storage.experience_db();

@@ -8,7 +8,6 @@ mod pool;
 mod provider;
 
 pub use call::Upstream;
-pub use models::Hello;
 pub use provider::{Api, ProviderError, ProviderOptions};
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::{ClientError, Kind};
-use crate::domain::{Content, ReleaseId};
+use crate::domain::{Content, ReleaseId, path_fault};
 use crate::harness::adapter::WireApi;
 
 /// Most files of a release.
@@ -164,11 +164,10 @@ impl Manifest {
 /// A relative path of ordinary names, none of them one of Reef's own.
 fn is_plain(path: &str) -> bool {
     path.len() <= 512
-        && !path.contains('\\')
-        && !path.chars().any(char::is_control)
-        && path.split('/').all(|part| {
-            !part.is_empty() && part.len() <= 200 && part != "." && part != ".." && !part.starts_with(".reef-")
-        })
+        && path_fault(path).is_none()
+        && path
+            .split('/')
+            .all(|part| part.len() <= 200 && !part.starts_with(".reef-"))
 }
 
 fn refused(mut message: String) -> ClientError {
@@ -212,6 +211,9 @@ mod tests {
             "a\n",
             ".reef-harness-release",
             "a/.reef-x",
+            ".git/config",
+            "pi-agent/GIT~1/config",
+            "a/.g\u{200d}itattributes",
         ] {
             let error = with_files(&json!({bad: "x"})).unwrap_err().to_string();
             assert!(error.contains("nothing was changed"), "{bad:?}: {error}");

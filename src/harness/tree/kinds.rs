@@ -13,7 +13,7 @@ use super::entry::Kind;
 use super::frontmatter;
 use super::refusal::{Refusal, Rule, shown};
 use super::{LONGEST_BINARY, LONGEST_CODE, LONGEST_FACT, LONGEST_TEXT, MOST_FACTS, MOST_SKILL_FILES, is_name};
-use crate::domain::{Content, readable};
+use crate::domain::{Content, path_fault, readable};
 use crate::harness::adapter::is_safe;
 
 /// What an entry holds, by kind.
@@ -356,6 +356,12 @@ fn skill(entry: &SkillEntry) -> Result<(), Refusal> {
             return Err(Refusal::new(
                 Rule::InvalidName,
                 format!("files: \"{shown}\" must be a relative path without '..', other than SKILL.md"),
+            ));
+        }
+        if let Some(problem) = path_fault(path) {
+            return Err(Refusal::new(
+                Rule::InvalidName,
+                format!("files: \"{shown}\" cannot be released: {problem}"),
             ));
         }
         match content {

@@ -6,14 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use super::document::Tree;
+use super::document::{TREE_FILE, Tree};
 use super::entry::{Entry, Kind};
 use super::frontmatter;
 use super::kinds::{AgentEntry, Body, CommandEntry, MemoryEntry, SkillEntry, is_skill_name};
 use super::refusal::{Refusal, Rule};
 use super::render_config::Configs;
-use crate::domain::Content;
+use crate::domain::{Content, path_fault};
 use crate::harness::adapter::{Adapter, AgentFormat, fill, is_safe, text};
+
+/// Files at the root of a release that are not the agent's.
+const RESERVED_FILES: [&str; 2] = [TREE_FILE, "reef-artifact.json"];
 
 /// The files of a tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,6 +119,18 @@ impl Output {
             return Err(Refusal::new(
                 Rule::Render,
                 format!("\"{path}\" is not a relative path without '..'"),
+            ));
+        }
+        if let Some(problem) = path_fault(&path) {
+            return Err(Refusal::new(
+                Rule::Render,
+                format!("\"{path}\" cannot be released: {problem}"),
+            ));
+        }
+        if RESERVED_FILES.contains(&path.to_lowercase().as_str()) {
+            return Err(Refusal::new(
+                Rule::Render,
+                format!("\"{path}\" is a file that a release keeps for itself; give it another name"),
             ));
         }
         // The file systems of many users do not tell upper from lower case.

@@ -48,7 +48,6 @@ impl Driver {
                     } else {
                         "holdout"
                     },
-                    answers: None,
                 };
                 self.inner
                     .hands

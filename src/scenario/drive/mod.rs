@@ -4,6 +4,7 @@
 
 mod budget;
 mod collect;
+mod dropping;
 mod embedded;
 mod error;
 mod evolve;
@@ -20,6 +21,7 @@ mod settle;
 mod state;
 mod trainer;
 
+pub use dropping::{Dropped, drop_step};
 pub use error::LoopError;
 pub use evolve::Workshop;
 pub use hands::{Answering, BaseModel, Hands};

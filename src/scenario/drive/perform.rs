@@ -1,5 +1,6 @@
 //! Doing what [`super::state`] decided.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -11,10 +12,12 @@ use super::settle::{Unreleased, chain_of, seed_of};
 use super::state::{self, Effect, Facts};
 use super::trainer::{Marker, StepMade, StepOrder, sync_tree, train_by_program};
 use super::{Driver, LoopError, LoopEvent, Turn, Watch, now_us, samples};
-use crate::domain::Outcome;
+use crate::domain::{Outcome, Verdict};
 use crate::eval::Compared;
 use crate::experience::{Job, Progress};
 use crate::recipe::TrainerKind;
+use crate::release::{ReleaseError, Repository};
+use crate::scenario::PublishError;
 
 impl Driver {
     /// One effect of a job. `None` means: look again.
@@ -65,6 +68,7 @@ impl Driver {
                     tracing::warn!(scenario = %job.scenario, %error, "the head moved while a candidate was judged");
                     return Ok(None);
                 }
+                Err(LoopError::Publish(PublishError::Release(error))) => self.unreleasable(job, error).await,
                 Err(error) => Err(error),
             },
             Effect::Refuse => {
@@ -98,6 +102,47 @@ impl Driver {
             Err(error @ (LoopError::Stopped | LoopError::Store(_) | LoopError::UnknownScenario(_))) => Err(error),
             Err(error) => self.failed(job, &error, watch).await.map(Some),
         }
+    }
+
+    /// What to do about a candidate that cannot be a release. Its content would be refused for ever, so the step ends as
+    /// rejected; a candidate whose files are gone is made again; anything else is the repository's trouble, and passes.
+    async fn unreleasable(&self, job: &Job, error: ReleaseError) -> Result<(), LoopError> {
+        let candidate = self.job_dir(job).join("candidate");
+        let (path, problem) = match error {
+            ReleaseError::BadContent { path, problem } => (path, problem),
+            ReleaseError::Unreadable { source, .. } if source.kind() == ErrorKind::NotFound => {
+                self.discard(job).await?;
+                self.progress(job, Progress::Restarted(job.base.clone())).await?;
+                return Err(LoopError::Trainer {
+                    reason: "the files of the candidate are gone; the step begins again".to_owned(),
+                });
+            }
+            ReleaseError::Unreadable { path, source } if source.kind() == ErrorKind::PermissionDenied => {
+                (path, format!("it cannot be read ({source})"))
+            }
+            other => return Err(PublishError::from(other).into()),
+        };
+        let named = path.strip_prefix(&candidate).unwrap_or(&path).display().to_string();
+        let reason = if named.is_empty() {
+            format!("the candidate cannot be released: {problem}")
+        } else {
+            format!("the candidate cannot be released: {named:?}: {problem}")
+        };
+        let mut verdict = job.verdict.clone().unwrap_or_else(|| Verdict {
+            outcome: Outcome::Rejected,
+            selector: "content".to_owned(),
+            reason: String::new(),
+            evaluator: "none".to_owned(),
+            pairs: Vec::new(),
+            figures: serde_json::Map::new(),
+        });
+        verdict.outcome = Outcome::Rejected;
+        let measured = std::mem::replace(&mut verdict.reason, reason);
+        if !measured.is_empty() {
+            verdict.figures.insert("measured".into(), json!(measured));
+        }
+        verdict.figures.insert("refused_content".into(), json!(named));
+        self.progress(job, Progress::Judged(Box::new(verdict))).await
     }
 
     async fn failed(&self, job: &Job, error: &LoopError, watch: Watch<'_>) -> Result<Turn, LoopError> {
@@ -282,6 +327,14 @@ impl Driver {
             candidate: self.job_dir(job).join("candidate"),
             current: self.files_of(&job.base).await?,
         };
+        // What no release may hold is not worth measuring.
+        let (dir, components) = (compared.candidate.clone(), self.components());
+        let checked = self
+            .blocking(move || Ok(Repository::check_directory(&dir, components.as_ref())))
+            .await?;
+        if let Err(error) = checked {
+            return self.unreleasable(job, error).await;
+        }
         hit("loop::before_judge")?;
         let begun = Instant::now();
         let mut verdict = self.judge(job, &compared, cancel, watch).await?;

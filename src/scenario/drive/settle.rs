@@ -1,5 +1,6 @@
 //! The ends of a step: released, refused, skipped, dropped. What is durable comes first, files go last.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -9,7 +10,7 @@ use super::seal::{Manifest, hit};
 use super::{CONSUMER, Driver, Ended, LoopError, Turn, folder};
 use crate::domain::{Operation, Outcome, RecordId, ReleaseId, ScenarioName};
 use crate::experience::{AttemptChange, AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
-use crate::release::{Provenance, Source};
+use crate::release::{Component, Provenance, Source};
 use crate::scenario::{Candidate, PublishError};
 
 impl Driver {
@@ -22,7 +23,7 @@ impl Driver {
             .publish(Candidate {
                 scenario: job.scenario.clone(),
                 dir: self.job_dir(job).join("candidate"),
-                components: self.evolves().then(crate::scenario::harness_component),
+                components: self.components(),
                 expected: job.base.clone(),
                 operation: Operation::Training,
                 held,
@@ -72,6 +73,11 @@ impl Driver {
             metrics,
             not_live,
         })))
+    }
+
+    /// What a candidate consists of, where its recipe says so; elsewhere its look decides.
+    pub(super) fn components(&self) -> Option<BTreeMap<String, Component>> {
+        self.evolves().then(crate::scenario::harness_component)
     }
 
     /// The batch has its step already: the process ended between the step and the end of the job.

@@ -1,12 +1,16 @@
-//! What the files say of each other: whether the clock agrees with them, and whether the chain, the store and the service speak of the same release.
+//! What the files say of each other: whether the clock agrees with them, and whether the chain, the store and the service
+//! speak of the same release.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::{Finding, bad, good, warning, with_causes};
-use crate::cli::{client::Client, format, running};
+use crate::cli::{CliError, client::Client, format, running};
 use crate::config::Settings;
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::experience::{ChainEnds, Experience, StoreOptions};
+use crate::experience::{Experience, StoreOptions};
 use crate::release::{ReleaseError, Repository, RepositoryOptions};
-use crate::scenario::is_lost;
+use crate::scenario::{Ailment, SETTLES_WITHIN, check_up, within};
 use crate::sys::clock;
 
 /// A record this far in the future says that the clock was turned back.
@@ -51,6 +55,39 @@ fn read_only(settings: &Settings) -> Option<Experience> {
     Experience::open_read_only(&settings.storage.experience_db(), options).ok()
 }
 
+/// A step that failed so often does not mend itself.
+const OFTEN: u32 = 5;
+
+/// Steps that are tried again and again: nothing behind them is.
+pub(super) fn steps(settings: &Settings) -> Vec<Finding> {
+    let Some(store) = read_only(settings) else {
+        return Vec::new();
+    };
+    let scenarios = store.scenarios(false).unwrap_or_default();
+    let stuck = scenarios
+        .iter()
+        .filter_map(|scenario| store.open_job(&scenario.name).ok().flatten())
+        .filter(|job| job.attempts >= OFTEN);
+    stuck
+        .map(|job| {
+            warning(
+                "steps",
+                format!(
+                    "step {} of {} has failed {} times: {}",
+                    job.step,
+                    job.scenario,
+                    job.attempts,
+                    job.error.unwrap_or_default()
+                ),
+                format!(
+                    "mend what it says, or give its batch up: reef train drop --scenario {}",
+                    job.scenario
+                ),
+            )
+        })
+        .collect()
+}
+
 const HEADS: &str = "heads";
 const BRING_BACK: &str = "restore artifacts.git from a backup, or bring back what was pushed: reef release pull";
 
@@ -62,13 +99,14 @@ pub(super) fn heads(context: &crate::cli::Context, settings: &Settings) -> Vec<F
         &storage.cache_dir(),
         RepositoryOptions::default(),
     );
-    let found = match opened.and_then(|repository| Ok((repository.scenarios()?, repository))) {
-        Ok((heads, repository)) => Some((repository, heads)),
+    let repository = match opened {
+        Ok(repository) => Some(repository),
         Err(ReleaseError::NotFound { .. }) => None,
         Err(error) => return vec![bad(HEADS, with_causes(error), BRING_BACK)],
     };
     if !storage.experience_db().exists() {
-        let chains = found.map_or(0, |(_, heads)| heads.len());
+        let chains = repository.and_then(|repository| repository.scenarios().ok());
+        let chains = chains.map_or(0, |heads| heads.len());
         let lost = (chains > 0).then(|| {
             bad(
                 HEADS,
@@ -82,108 +120,124 @@ pub(super) fn heads(context: &crate::cli::Context, settings: &Settings) -> Vec<F
         return lost.into_iter().collect();
     }
     // A store that cannot be read has its own finding.
-    let Some(ends) = read_only(settings).and_then(|store| store.chain_ends(None).ok()) else {
+    let Some(store) = read_only(settings) else {
         return Vec::new();
     };
-    let Some((repository, heads)) = found else {
-        let lost = (!ends.is_empty()).then(|| {
+    let Some(repository) = repository else {
+        let known = store.chain_ends(None).map_or(0, |ends| ends.len());
+        let lost = (known > 0).then(|| {
             bad(
                 HEADS,
                 format!(
-                    "there is no artifact repository at {}, and the store knows the chains of {} scenarios",
-                    storage.artifacts_git().display(),
-                    ends.len()
+                    "there is no artifact repository at {}, and the store knows the chains of {known} scenarios",
+                    storage.artifacts_git().display()
                 ),
                 BRING_BACK,
             )
         });
         return lost.into_iter().collect();
     };
-    let mut findings: Vec<Finding> = ends.iter().filter_map(|ends| chain(&repository, ends)).collect();
-    for (scenario, _) in &heads {
-        if !ends.iter().any(|ends| ends.scenario == *scenario) {
-            findings.push(behind(scenario));
-        }
-    }
-    let status = running::find(settings).and_then(|note| {
-        let client = Client::new(context, &note.url).ok()?;
-        context.block_on(client.get("/reef/status")).ok()
-    });
-    if let Some(status) = &status {
-        findings.extend(
-            heads
-                .iter()
-                .filter_map(|(scenario, head)| served(status, scenario, head)),
-        );
-    }
-    if findings.is_empty() && !ends.is_empty() {
-        let with = if status.is_some() {
+    let (ailments, heads) = match check_up(&repository, &store) {
+        Ok(found) => found,
+        Err(error) => return vec![bad(HEADS, with_causes(error), BRING_BACK)],
+    };
+    let mut findings: Vec<Finding> = ailments
+        .into_iter()
+        .map(|(scenario, ailment)| of_chain(&scenario, ailment))
+        .collect();
+    let running = running::find(settings).and_then(|note| Client::new(context, &note.url).ok());
+    let served = running.and_then(|client| served(context, &client, &repository, &heads));
+    let asked = served.is_some();
+    findings.extend(served.into_iter().flatten());
+    if findings.is_empty() && !heads.is_empty() {
+        let with = if asked {
             "chain, store and service agree"
         } else {
             "chain and store agree"
         };
-        findings.push(good(HEADS, format!("{with} on {} scenarios", ends.len())));
+        findings.push(good(HEADS, format!("{with} on {} scenarios", heads.len())));
     }
     findings
 }
 
-/// What is wrong with the chain of a scenario that the store knows: that it is gone, that its newest release cannot be
-/// read, or that the store has not seen it yet.
-fn chain(repository: &Repository, ends: &ChainEnds) -> Option<Finding> {
-    let scenario = &ends.scenario;
-    let unreadable = |error: ReleaseError| {
-        let detail = format!("the chain of {scenario} cannot be read: {}", with_causes(error));
-        Some(bad(HEADS, detail, BRING_BACK))
-    };
-    match is_lost(repository, ends) {
-        Ok(false) => {}
-        Ok(true) => {
-            let last = format::short(ends.head.as_str());
-            let detail =
-                format!("the chain of {scenario}, which ended in {last}, is gone from the artifact repository");
-            return Some(bad(HEADS, detail, BRING_BACK));
-        }
-        Err(error) => return unreadable(error),
-    }
-    let head = match repository.head(scenario) {
-        Ok(head) => head?,
-        Err(error) => return unreadable(error),
-    };
-    match repository.missing_object(&head) {
-        Ok(None) if head == ends.head => None,
-        Ok(None) => Some(behind(scenario)),
-        Ok(Some(file)) => Some(bad(
+fn of_chain(scenario: &ScenarioName, ailment: Ailment) -> Finding {
+    match ailment {
+        Ailment::Lost { last } => bad(
             HEADS,
             format!(
-                "release {} that {scenario} serves lacks its file {}",
+                "the chain of {scenario}, which ended in {}, is gone from the artifact repository",
+                format::short(last.as_str())
+            ),
+            BRING_BACK,
+        ),
+        Ailment::Elsewhere { last, head } => bad(
+            HEADS,
+            format!(
+                "the chain of {scenario} ended in {} and is now at {}, before it or beside it",
+                format::short(last.as_str()),
+                format::short(head.as_str())
+            ),
+            BRING_BACK,
+        ),
+        Ailment::Unreadable(error) => bad(
+            HEADS,
+            format!("the chain of {scenario} cannot be read: {}", with_causes(error)),
+            BRING_BACK,
+        ),
+        Ailment::Incomplete { head, file } => bad(
+            HEADS,
+            format!(
+                "release {} that {scenario} serves lacks its file {file}",
                 format::short(head.as_str()),
-                file.path
             ),
             "reef release pull --objects all brings it from a remote; otherwise restore artifacts.git from a backup",
-        )),
-        Err(error) => unreadable(error),
+        ),
+        Ailment::Unseen => warning(
+            HEADS,
+            format!("the chain of {scenario} is ahead of the store"),
+            format!("reef release list --scenario {scenario} brings the store up to date"),
+        ),
     }
 }
 
-fn behind(scenario: &ScenarioName) -> Finding {
-    warning(
-        HEADS,
-        format!("the chain of {scenario} is ahead of the store"),
-        format!("reef release list --scenario {scenario} brings the store up to date"),
-    )
-}
-
-fn served(status: &serde_json::Value, scenario: &ScenarioName, head: &ReleaseId) -> Option<Finding> {
-    let served = status["scenarios"][scenario.as_str()]["release_id"].as_str()?;
-    (served != head.as_str()).then(|| {
+/// Scenarios of which a running service goes on serving something older than the head; `None` when it does not answer.
+fn served(
+    context: &crate::cli::Context,
+    client: &Client,
+    repository: &Repository,
+    heads: &BTreeMap<ScenarioName, ReleaseId>,
+) -> Option<Vec<Finding>> {
+    let mut behind = Vec::new();
+    let deadline = Instant::now() + SETTLES_WITHIN;
+    let followed = within(deadline, || {
+        let status = context.block_on(client.get("/reef/status"))?;
+        behind.clear();
+        for (scenario, head) in heads {
+            let said = status["scenarios"][scenario.as_str()]["release_id"].as_str();
+            let Some(served) = said.and_then(|id| ReleaseId::new(id).ok()) else {
+                continue;
+            };
+            // It may have been put away, or have gone on, since the heads were read.
+            let follows = repository.is_ancestor(head, &served).unwrap_or(false);
+            let now = repository.head(scenario).ok().flatten();
+            let is_current = now.is_some_and(|now| repository.is_ancestor(head, &now).unwrap_or(false));
+            if !follows && is_current {
+                behind.push((scenario.clone(), head.clone(), served));
+            }
+        }
+        Ok::<bool, CliError>(behind.is_empty())
+    });
+    followed.ok()?;
+    let findings = behind.into_iter().map(|(scenario, head, served)| {
         warning(
             HEADS,
             format!(
                 "the service serves {} of {scenario} and the head is {}",
-                format::short(served),
+                format::short(served.as_str()),
                 format::short(head.as_str())
             ),
             "reef status --url says why it is not live; reef logs --level warn has the failed load",
         )
-    })
+    });
+    Some(findings.collect())
 }

@@ -93,7 +93,7 @@ fn from_service(context: &Context, url: &str, args: &AttemptsArgs) -> Result<Val
 }
 
 fn from_files(context: &Context, args: &AttemptsArgs) -> Result<Value, CliError> {
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let scenario = &args.scenario;
     if store.scenario(scenario)?.is_none() {
         return Err(CliError::new(Exit::Usage, format!("there is no scenario {scenario}"))

@@ -36,7 +36,7 @@ pub(super) struct ExportArgs {
 }
 
 pub(super) fn run(context: &Context, args: &ExportArgs) -> Result<Exit, CliError> {
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let output = context.output();
     let Some(out) = &args.out else {
         each_page(&store, args, |lines, _| output.text(&terminal::json(lines)))?;

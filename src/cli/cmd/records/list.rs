@@ -33,7 +33,7 @@ pub(super) struct ListArgs {
 }
 
 pub(super) fn run(context: &Context, args: &ListArgs) -> Result<Exit, CliError> {
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let rows = store.records(&RecordQuery {
         scenario: args.scenario.clone(),
         kind: args.kind.map(RequestType::from),

@@ -27,7 +27,7 @@ pub(super) struct ShowArgs {
 }
 
 pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> {
-    let store = context.store(Store::MustExist)?;
+    let store = context.store(Store::Shown)?;
     let record = store.record(args.scenario.as_ref(), &args.id)?.ok_or_else(|| {
         CliError::new(Exit::Usage, format!("there is no record {}", args.id))
             .hint("reef records list shows the newest records")

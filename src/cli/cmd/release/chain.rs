@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::context::Store;
-use crate::cli::{CliError, Context, Exit};
+use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::release::{ReleaseError, Selector};
 use crate::scenario::{PublishError, Publisher};
@@ -25,7 +25,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) async fn open(context: &Context, option: &ScenarioOption) -> Result<Self, CliError> {
-        let publisher = context.publisher(Store::MustExist)?;
+        let publisher = context.publisher(Store::Shown)?;
         let scenario = match &option.scenario {
             Some(name) => name.clone(),
             None => {
@@ -36,14 +36,22 @@ impl Chain {
                 only_one(&publisher)?
             }
         };
-        let Some(head) = publisher.sync(&scenario).await? else {
-            return Err(match publisher.why_absent(&scenario).await {
-                PublishError::UnknownScenario { .. } => {
+        let head = match publisher.readable_head(&scenario).await {
+            Ok((head, None)) => head,
+            Ok((head, Some(error))) => {
+                context.output().warn(&format!(
+                    "the chain of {scenario} is shown up to {}, the last release that can be read: {error}",
+                    format::short(head.as_str())
+                ));
+                head
+            }
+            Err(PublishError::UnknownScenario { .. }) => {
+                return Err(
                     CliError::new(Exit::Usage, format!("scenario {scenario} has no releases"))
-                        .hint("reef scenario list shows the scenarios there are")
-                }
-                lost => lost.into(),
-            });
+                        .hint("reef scenario list shows the scenarios there are"),
+                );
+            }
+            Err(error) => return Err(error.into()),
         };
         Ok(Self {
             publisher,
@@ -64,17 +72,6 @@ impl Chain {
             problem: "its commit is missing or unreadable".to_owned(),
         }
         .into())
-    }
-
-    /// The release that a rollback means: `head~1` counts from the newest release that is no rollback itself.
-    pub(crate) fn resolve_for_rollback(&self, text: &str) -> Result<ReleaseId, CliError> {
-        match Selector::parse(text) {
-            selector @ Selector::Head(1..) => Ok(self
-                .publisher
-                .repository()
-                .resolve_for_rollback(&selector, &self.scenario)?),
-            _ => self.resolve(text),
-        }
     }
 
     /// The same without a look at whether it is whole.

@@ -36,7 +36,7 @@ pub(crate) struct GcArgs {
 pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliError> {
     let output = context.output();
     let (publisher, scope) = if args.releases.is_empty() && args.scenario.scenario.is_none() {
-        (context.publisher(Store::MustExist)?, Scope::Everything)
+        (context.publisher(Store::Shown)?, Scope::Everything)
     } else {
         let chain = context.block_on(Chain::open(context, &args.scenario))?;
         let scope = if args.releases.is_empty() {

@@ -1,10 +1,11 @@
 //! `reef train`
 
+mod steps;
+
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::context::Store;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
-use crate::domain::{Outcome, ScenarioName};
+use crate::domain::ScenarioName;
 use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
@@ -26,9 +27,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// process at a time drives a scenario.
 ///
 /// Exit codes: 0 a candidate was released or held, 3 nothing to do, 10 no candidate passed the gate, 11 the gate could
-/// not decide, 12 the gate could not measure, 50 another process drives the scenario.
+/// not decide, 50 another process drives the scenario.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct TrainArgs {
+    #[command(subcommand)]
+    command: Option<TrainCommand>,
     /// Only this scenario; otherwise every one, in turn
     #[arg(short, long, value_name = "NAME")]
     scenario: Vec<ScenarioName>,
@@ -50,6 +54,17 @@ pub(crate) struct TrainArgs {
     /// At the end, write the figures of every step into this HTML file, which needs nothing else
     #[arg(long, value_name = "FILE", conflicts_with = "watch")]
     report: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum TrainCommand {
+    /// Show the steps in progress: how far each is, and why it is tried again
+    Show(steps::ShowArgs),
+    /// Give up the step in progress of a scenario
+    ///
+    /// Its batch is used up by a skipped step, so that what waits behind it gets its turn. A service that runs goes on by
+    /// itself; it need not be stopped.
+    Drop(steps::DropArgs),
 }
 
 /// What came of it.
@@ -99,7 +114,12 @@ impl Tally {
     }
 }
 
-pub(crate) fn run(context: &Context, args: TrainArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliError> {
+    match args.command.take() {
+        Some(TrainCommand::Show(args)) => return steps::show(context, &args),
+        Some(TrainCommand::Drop(args)) => return steps::drop(context, &args),
+        None => {}
+    }
     if let Some(path) = &args.report {
         pages::check(path)?;
     }
@@ -162,14 +182,12 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
     let mut tally = Tally::default();
     let cancel = CancellationToken::new();
     let ask = if args.now { Ask::Now } else { Ask::Automatic };
-    // Whether the last verdict was that nothing could be measured.
-    let invalid = AtomicBool::new(false);
     loop {
         let mut busy = false;
         let mut wake: Option<i64> = None;
         let mut idle = Vec::new();
         for lease in leases {
-            match turn(context, driver, lease, ask, &cancel, &invalid).await? {
+            match turn(context, driver, lease, ask, &cancel).await? {
                 Turn::Ended(ended) => {
                     busy = true;
                     tally.note(&ended);
@@ -183,17 +201,16 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
                 Turn::Waiting { until_us, error } => {
                     let seconds = (until_us - clock::now_us()).max(0) as f64 / 1e6;
                     if !args.watch && seconds > args.patience {
-                        let exit = if invalid.load(Ordering::Relaxed) {
-                            Exit::Invalid
-                        } else {
-                            Exit::Unexpected
-                        };
                         return Err(CliError::new(
-                            exit,
+                            Exit::Unexpected,
                             format!("the step of scenario {} keeps failing: {error}", lease.scenario()),
                         )
                         .hint(format!(
                             "it is tried again in {seconds:.0} s; reef train goes on where it was"
+                        ))
+                        .hint(format!(
+                            "reef train drop --scenario {} gives its batch up",
+                            lease.scenario()
                         )));
                     }
                     wake = Some(wake.map_or(until_us, |other| other.min(until_us)));
@@ -234,7 +251,6 @@ async fn turn(
     lease: &Lease,
     ask: Ask,
     cancel: &CancellationToken,
-    invalid: &AtomicBool,
 ) -> Result<Turn, CliError> {
     let output = context.output();
     let scenario = lease.scenario();
@@ -250,9 +266,6 @@ async fn turn(
         }
     };
     let watch = |event: &LoopEvent| {
-        if let LoopEvent::Judged { outcome, .. } = event {
-            invalid.store(*outcome == Outcome::Invalid.as_str(), Ordering::Relaxed);
-        }
         // A reader that went away is noticed by the next write of data.
         let _gone = match event {
             LoopEvent::Sealed { batch, samples } if output.json() => output.event(
