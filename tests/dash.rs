@@ -367,9 +367,9 @@ fn traffic_says_where_it_ends() {
     }
 }
 
-/// A body that is no JSON is still what was said, and the one place to see why nothing came of it.
+/// What no strict reader takes is shown all the same, but for the spot that is no text.
 #[test]
-fn bodies_that_do_not_parse_are_shown_as_they_came() {
+fn bodies_with_half_a_character_are_shown() {
     // Half of a surrogate pair is a character in no text.
     let said = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"half \ud83d"}}]}"#;
     let upstream = Upstream::always(answer(200, "application/json", said));
@@ -381,7 +381,7 @@ fn bodies_that_do_not_parse_are_shown_as_they_came() {
     let shown = reef::run(&reef.dir, &["records", "show", &receipt]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(
-        shown.contains(asked) && shown.contains(&format!("response\n  {said}")),
+        shown.contains("lone \u{fffd}") && shown.contains("half \u{fffd}"),
         "{shown}"
     );
     if !tmux_is_here() {
@@ -395,8 +395,7 @@ fn bodies_that_do_not_parse_are_shown_as_they_came() {
         pane.keys(&["2"]);
         pane.wait(&[&receipt[receipt.len() - 10..]]);
         pane.keys(&["Enter"]);
-        let page = pane.wait(&["response", said, asked]);
-        assert!(!page.contains("{}"), "{page}");
+        pane.wait(&["lone \u{fffd}", "half \u{fffd}"]);
         pane.escape();
         pane.keys(&["q"]);
         pane.wait(&["ended-with-0"]);

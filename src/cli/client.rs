@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{CliError, Context, Exit};
-use crate::sys::terminal;
+use crate::sys::{json, terminal};
 
 /// Longest wait for any answer to a command.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ impl Client {
         if status.is_success() {
             return Ok(body.to_vec());
         }
-        Err(refused(status, serde_json::from_slice(&body).ok().as_ref()))
+        Err(refused(status, json::read(&body).ok().as_ref()))
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
@@ -88,7 +88,7 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
         let (status, body) = self.exchange(method, path, scenario, body).await?;
-        let json = serde_json::from_slice(&body).ok();
+        let json = json::read(&body).ok();
         if status.is_success() {
             return json.ok_or_else(|| {
                 CliError::new(

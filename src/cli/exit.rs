@@ -11,6 +11,8 @@ pub enum Exit {
     Usage,
     /// Nothing to do.
     Nothing,
+    /// Done in part.
+    Partial,
     /// The gate rejected the candidate.
     Rejected,
     /// The gate could not decide.
@@ -34,11 +36,16 @@ pub enum Exit {
 }
 
 /// Every exit with its code and meaning, in the order of the reference.
-pub const EXIT_CODES: [(Exit, u8, &str); 13] = [
+pub const EXIT_CODES: [(Exit, u8, &str); 14] = [
     (Exit::Ok, 0, "done"),
     (Exit::Unexpected, 1, "unexpected error"),
     (Exit::Usage, 2, "wrong usage or configuration"),
     (Exit::Nothing, 3, "nothing to do"),
+    (
+        Exit::Partial,
+        4,
+        "done in part: some of the input was refused, each piece by name",
+    ),
     (Exit::Rejected, 10, "the gate rejected the candidate"),
     (Exit::Inconclusive, 11, "the gate could not decide"),
     (
@@ -62,6 +69,7 @@ impl Exit {
             Self::Unexpected => "unexpected",
             Self::Usage => "usage",
             Self::Nothing => "nothing",
+            Self::Partial => "partial",
             Self::Rejected => "rejected",
             Self::Inconclusive => "inconclusive",
             Self::Conflict => "conflict",

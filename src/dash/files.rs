@@ -19,7 +19,7 @@ use crate::experience::{
     StepQuery, StepRow, StoreError, StoreOptions,
 };
 use crate::release::{ContentChange, FileChange, ReleaseError, Repository, RepositoryOptions};
-use crate::sys::clock;
+use crate::sys::{clock, json};
 use crate::telemetry::{LogLine, read_tail};
 
 /// Records and steps shown of the scenario in focus.
@@ -326,7 +326,7 @@ impl<O: Outside> Source for Files<O> {
                 let payload = record
                     .bodies
                     .as_ref()
-                    .and_then(|bodies| serde_json::from_slice(&bodies.request).ok());
+                    .and_then(|bodies| json::read(&bodies.request).ok());
                 failures.push((id.to_string(), score, read::feedback(&payload.unwrap_or(Value::Null))));
             }
         }
@@ -482,9 +482,7 @@ fn job(job: &Job) -> JobFacts {
 }
 
 fn record_detail(record: &Record, reports: &[Record], consumed: &[crate::experience::Consumed]) -> RecordDetail {
-    let parsed = |bytes: &[u8]| -> Value {
-        serde_json::from_slice(bytes).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(bytes).as_ref()))
-    };
+    let parsed = json::read_or_text;
     // As the service gives it: what is no object stands under `body`.
     let payload = |record: &Record| match record.bodies.as_ref().map(|bodies| parsed(&bodies.request)) {
         None => Value::Null,

@@ -1,13 +1,14 @@
 //! Lines of JSON from elsewhere, of whatever kind: our own export, import envelopes, OpenAI chat examples.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json as value};
 
 use super::canonical::{self, FieldHash};
 use super::envelope::{Envelope, EnvelopeItem, read_tags, turn_of};
 use super::error::StoreError;
 use super::export::FORMAT;
 use crate::domain::{NewExchange, NewReport, RecordId, ScenarioName, Tags, Timings};
+use crate::sys::json;
 
 impl Envelope {
     /// Reads one line of an import file: usually one record, two for an example that carries its score.
@@ -21,7 +22,7 @@ impl Envelope {
     /// The last two need `scenario`. An example without an id gets one from its content, so importing a file twice
     /// changes nothing.
     pub fn from_line(line: &str, scenario: Option<&ScenarioName>) -> Result<Vec<Self>, StoreError> {
-        let value: Value = serde_json::from_str(line)
+        let value = json::read(line.as_bytes())
             .map_err(|error| StoreError::invalid(format_args!("the line is not JSON: {error}")))?;
         let Value::Object(map) = value else {
             return Err(StoreError::invalid("the line is not a JSON object"));
@@ -105,7 +106,7 @@ fn answer(map: &mut Map<String, Value>) -> Result<Value, StoreError> {
     for key in ["completion", "response"] {
         match map.shift_remove(key) {
             None => {}
-            Some(Value::String(text)) => return Ok(completion(&json!({"role": "assistant", "content": text}))),
+            Some(Value::String(text)) => return Ok(completion(&value!({"role": "assistant", "content": text}))),
             Some(Value::Object(object)) if object.contains_key("choices") => return Ok(Value::Object(object)),
             Some(Value::Object(object)) if object.contains_key("content") || object.contains_key("tool_calls") => {
                 return Ok(completion(&Value::Object(object)));
@@ -129,7 +130,7 @@ fn answer(map: &mut Map<String, Value>) -> Result<Value, StoreError> {
 }
 
 fn completion(message: &Value) -> Value {
-    json!({"choices": [{"index": 0, "message": message}]})
+    value!({"choices": [{"index": 0, "message": message}]})
 }
 
 #[cfg(test)]

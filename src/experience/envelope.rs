@@ -157,6 +157,10 @@ pub fn parse_report(
                 .filter(|score| is_score(*score))
                 .ok_or_else(|| StoreError::invalid(format_args!("score {number}: {SCORE_RULE}")))?,
         ),
+        // As the reader of loose JSON gives what no float holds.
+        Some(Value::String(text)) if text.parse().is_ok_and(|score: f64| !score.is_finite()) => {
+            return Err(StoreError::invalid(format_args!("score {text}: {SCORE_RULE}")));
+        }
         Some(other) => return Err(wrong("score", "a number", &other)),
     };
     let feedback = match payload.remove("feedback") {

@@ -5,7 +5,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::append::NewInstruction;
 use super::body;
@@ -15,11 +14,12 @@ use super::records::{Record, RecordRow};
 use crate::domain::{
     FrozenRelease, NewExchange, RecordId, RequestType, Route, ScenarioName, Tags, Timings, TokenCapture, Turn,
 };
+use crate::sys::{json, terminal};
 
 /// The format of a line; another one is another format.
 pub(super) const FORMAT: &str = "reef-record/1";
 
-/// A body in the first form that keeps its bytes: JSON as it is, text, base64.
+/// A body in the first form that keeps its bytes: JSON as it is, if every reader takes it, text, base64.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Body {
@@ -33,8 +33,10 @@ impl Body {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self::Base64(BASE64.encode(bytes));
         };
-        // A line must stay a line, and a raw value drops the white space around it.
-        if !text.contains(['\n', '\r'])
+        // A line must stay a line, a terminal writes what acts on it as an escape, and a raw value drops the white space
+        // around it.
+        if !text.chars().any(terminal::acts)
+            && json::is_plain(text)
             && let Ok(raw) = serde_json::from_str::<Box<RawValue>>(text)
             && raw.get() == text
         {
@@ -113,7 +115,7 @@ struct Line {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exchange: Option<Box<Exchange>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload: Option<Map<String, Value>>,
+    payload: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dropped: Option<Box<Dropped>>,
 }
@@ -149,7 +151,9 @@ impl Record {
                 }));
             }
             (Some(bodies), RequestType::Report | RequestType::Train) => {
-                line.payload = Some(serde_json::from_slice(&bodies.request).map_err(StoreError::damaged)?);
+                let payload = json::read_object(&bodies.request)
+                    .ok_or_else(|| StoreError::damaged("a report or an instruction is no JSON object"))?;
+                line.payload = Some(serde_json::value::to_raw_value(&payload).map_err(StoreError::damaged)?);
             }
         }
         serde_json::to_string(&line).map_err(StoreError::damaged)
@@ -209,11 +213,14 @@ impl Envelope {
             (Some(exchange), None, None, RequestType::Inference) => {
                 EnvelopeItem::Exchange(Box::new(exchange.restore(id, scenario, line.created_us)?))
             }
-            (None, Some(payload), None, RequestType::Report) => {
-                EnvelopeItem::Report(parse_report(id, scenario, payload)?)
-            }
-            (None, Some(payload), None, RequestType::Train) => {
-                EnvelopeItem::Instruction(NewInstruction { id, scenario, payload })
+            (None, Some(payload), None, kind @ (RequestType::Report | RequestType::Train)) => {
+                let payload = json::read_object(payload.get().as_bytes())
+                    .ok_or_else(|| StoreError::invalid("payload must be a JSON object"))?;
+                if kind == RequestType::Report {
+                    EnvelopeItem::Report(parse_report(id, scenario, payload)?)
+                } else {
+                    EnvelopeItem::Instruction(NewInstruction { id, scenario, payload })
+                }
             }
             (None, None, Some(dropped), kind) => {
                 EnvelopeItem::WithoutBodies(Box::new(dropped.restore(id, scenario, kind, line.created_us)?))

@@ -245,7 +245,7 @@ impl Experience {
 fn words(record: &Record) -> (Option<String>, Option<String>) {
     let bodies = record.bodies.as_ref();
     let payload: Value = bodies
-        .and_then(|bodies| serde_json::from_slice(&bodies.request).ok())
+        .and_then(|bodies| crate::sys::json::read(&bodies.request).ok())
         .unwrap_or(Value::Null);
     let word = |key: &str| payload[key].as_str().map(str::to_owned);
     (word("text"), word("session"))

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Response;
 use serde_json::{Map, Value, json};
 
@@ -15,6 +14,7 @@ use crate::domain::{RecordId, RequestType, ScenarioName, TokenCapture};
 use crate::experience::{Bodies, Consumed, Order, Record, RecordQuery, RecordRow, StepQuery};
 use crate::scenario::commit_row;
 use crate::sys::clock;
+use crate::sys::json::read_or_text;
 
 const LARGEST_PAGE: u64 = 100;
 const PAGE: u64 = 50;
@@ -114,7 +114,7 @@ fn report_json(record: &Record) -> Value {
     out["payload"] = record
         .bodies
         .as_ref()
-        .map_or(Value::Null, |bodies| parsed(&bodies.request));
+        .map_or(Value::Null, |bodies| read_or_text(&bodies.request));
     out
 }
 
@@ -147,7 +147,7 @@ pub(super) fn row_json(row: &RecordRow) -> Value {
 /// The request with the response in it and the tags under `metadata.tags`. A stream's response shows its events as
 /// they came, and the message they make.
 fn payload(row: &RecordRow, bodies: &Bodies) -> Value {
-    let mut payload = match parsed(&bodies.request) {
+    let mut payload = match read_or_text(&bodies.request) {
         Value::Object(fields) => fields,
         other => Map::from_iter([("body".to_owned(), other)]),
     };
@@ -178,14 +178,10 @@ fn payload(row: &RecordRow, bodies: &Bodies) -> Value {
             "message": text.map(|turn| json!({"role": "assistant", "content": turn.text})),
         })
     } else {
-        parsed(&response)
+        read_or_text(&response)
     };
     payload.insert("response".to_owned(), response);
     Value::Object(payload)
-}
-
-fn parsed(bytes: &Bytes) -> Value {
-    serde_json::from_slice(bytes).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(bytes).as_ref()))
 }
 
 /// `GET /reef/scenarios/{scenario}/commits`

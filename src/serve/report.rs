@@ -14,6 +14,7 @@ use super::state::State;
 use crate::domain::{NewReport, RecordId, ScenarioName};
 use crate::experience::parse_report;
 use crate::scenario::OnMissing;
+use crate::sys::json as loose;
 
 /// Stores a report.
 pub(super) async fn report(
@@ -42,7 +43,7 @@ pub(super) async fn report(
 
 /// The JSON object in a body.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    match serde_json::from_slice(body) {
+    match loose::read(body) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(ApiError::bad_request(
             "invalid_json",
@@ -113,9 +114,12 @@ mod tests {
         for (body, message) in [
             (r#"{"score":true}"#, "score must be a number, not a boolean: true"),
             (r#"{"score":"1"}"#, "score must be a number, not a string: \"1\""),
-            (r#"{"score":1e999}"#, "number out of range"),
+            (
+                r#"{"score":1e999}"#,
+                "score 1e999: a score is a number from -1e12 to 1e12",
+            ),
             (r#"{"score":1e308}"#, "a score is a number from -1e12 to 1e12"),
-            (r#"{"score":NaN}"#, "not valid JSON"),
+            (r#"{"score":NaN}"#, "score NaN: a score is a number"),
             (
                 r#"{"feedback":[1]}"#,
                 "feedback must be a string or an object, not a list: [1]",

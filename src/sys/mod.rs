@@ -8,6 +8,7 @@ pub mod disk;
 pub mod durable;
 pub mod failpoint;
 pub mod format;
+pub mod json;
 pub mod launch;
 pub mod leave;
 pub mod program;

@@ -144,7 +144,7 @@ impl Program {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return serde_json::from_slice(&line).map(Some).map_err(|error| {
+            return super::json::read(&line).map(Some).map_err(|error| {
                 let start: String = String::from_utf8_lossy(&line).trim().chars().take(80).collect();
                 other(format!(
                     "`{}` wrote a line that is not JSON ({error}): {}",

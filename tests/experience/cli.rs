@@ -140,19 +140,24 @@ async fn export_and_import_carry_a_store_over_beside_an_open_one() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_its_chunk_is_not_stored() {
+fn with_strict_the_first_bad_line_stops_the_import() {
     let dir = tempfile::tempdir().unwrap();
     let good =
         |i: usize| format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{i}\"}}],\"completion\":\"a\"}}\n");
     let mut lines: String = (1..=600).map(good).collect();
     lines.push_str("{\"messages\":[]}\n");
     std::fs::write(dir.path().join("bad.jsonl"), &lines).unwrap();
-    let import = || reef(dir.path(), &["records", "import", "bad.jsonl", "--scenario", "a"]);
+    let import = || {
+        reef(
+            dir.path(),
+            &["records", "import", "bad.jsonl", "--scenario", "a", "--strict"],
+        )
+    };
     for _ in 0..2 {
         let error = fails(&import(), 2);
         assert!(error.contains("bad.jsonl:601: the example has no answer"), "{error}");
-        assert!(error.contains("500 records before it are stored"), "{error}");
-        assert_eq!(open(dir.path()).stats(None).unwrap()[&scenario("a")].exchanges, 500);
+        assert!(error.contains("600 records before it are stored"), "{error}");
+        assert_eq!(open(dir.path()).stats(None).unwrap()[&scenario("a")].exchanges, 600);
     }
     // A line that only the store can refuse: it grades what is not there.
     let refused = "{\"agent_record_id\":\"p\",\"request_type\":\"report\",\"payload\":{\"references\":[\"no\"]}}\n";
@@ -164,7 +169,7 @@ fn a_bad_line_is_named_and_its_chunk_is_not_stored() {
     );
     std::fs::write(dir.path().join("bad.jsonl"), (1..=601).map(good).collect::<String>()).unwrap();
     text(&import());
-    assert_eq!(open(dir.path()).stats(None).unwrap()[&scenario("a")].exchanges, 601);
+    assert_eq!(open(dir.path()).stats(None).unwrap()[&scenario("a")].exchanges, 602);
     std::fs::write(dir.path().join("bad.jsonl"), b"\xff\xfe{}\n").unwrap();
     assert!(fails(&import(), 2).contains("bad.jsonl:1: the line is not UTF-8"));
 }

@@ -72,7 +72,7 @@ async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
         .ok()?
         .to_bytes();
     lease.give_back();
-    let list: Value = serde_json::from_slice(&body).ok()?;
+    let list: Value = crate::sys::json::read(&body).ok()?;
     let cards = list.get("data")?.as_array()?.iter().filter_map(|model| {
         Some(ModelCard {
             id: model.get("id")?.as_str()?.to_owned(),

@@ -51,7 +51,7 @@ impl StreamReceipt {
 /// The receipt in one event: `reef.agent_record_id` at the top of its JSON, never in a text that a model wrote.
 fn in_event(data: &[u8]) -> Option<RecordId> {
     memmem::find(data, b"agent_record_id")?;
-    let value: Value = serde_json::from_slice(data).ok()?;
+    let value: Value = crate::sys::json::read(data).ok()?;
     let id = value.get("reef")?.get("agent_record_id")?.as_str()?;
     RecordId::new(id).ok()
 }

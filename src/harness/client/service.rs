@@ -253,7 +253,7 @@ impl Service {
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(unreachable)?;
-        let value: Option<Value> = serde_json::from_slice(&bytes).ok();
+        let value: Option<Value> = crate::sys::json::read(&bytes).ok();
         if status.is_success() {
             return value.ok_or_else(|| {
                 Failed::Unavailable(

@@ -298,7 +298,7 @@ impl Shared {
                 "the request is too large",
             );
         };
-        let Ok(Value::Object(mut fields)) = serde_json::from_slice::<Value>(&body) else {
+        let Some(mut fields) = crate::sys::json::read_object(&body) else {
             return refusal(
                 StatusCode::BAD_REQUEST,
                 "invalid_request_error",

@@ -111,7 +111,7 @@ impl ProposerModel {
             usage.input_tokens.unwrap_or(asked / 4),
             usage.output_tokens.unwrap_or(whole.len() as u64 / 4),
         );
-        let value = serde_json::from_slice(&whole).unwrap_or(Value::Null);
+        let value = crate::sys::json::read(&whole).unwrap_or(Value::Null);
         Ok((turn, value))
     }
 }

@@ -181,7 +181,7 @@ pub(super) fn read(text: &str) -> Result<Proposed, String> {
     if json.is_empty() {
         return Err("the answer is empty".to_owned());
     }
-    let value: Value = serde_json::from_str(json).map_err(|error| format!("it is no JSON object: {error}"))?;
+    let value = crate::sys::json::read(json.as_bytes()).map_err(|error| format!("it is no JSON object: {error}"))?;
     let reason = value["reason"].as_str().unwrap_or("").trim().to_owned();
     if value["mutations"].as_array().is_some_and(Vec::is_empty) {
         return Ok(Proposed::Nothing(if reason.is_empty() {

@@ -17,6 +17,7 @@ use crate::domain::{RecordId, RequestType, ScenarioName};
 use crate::eval::{ask_program, directory_or_here};
 use crate::experience::{Record, RecordQuery, RecordRow, parse_report};
 use crate::recipe::ProcessorKind;
+use crate::sys::json as loose;
 
 /// Exchanges read at a time; what follows in them is graded before the next page is read.
 const PAGE: usize = 64;
@@ -157,7 +158,7 @@ impl Driver {
         let spec = &self.inner.recipe.processor;
         let request = |record: &Record| {
             record.bodies.as_ref().map_or(Value::Null, |bodies| {
-                serde_json::from_slice::<Value>(&bodies.request).unwrap_or(Value::Null)
+                loose::read(&bodies.request).unwrap_or(Value::Null)
             })
         };
         let ask = json!({

@@ -8,6 +8,7 @@ use crate::domain::Verdict;
 use crate::eval::{self, Compared, Draw, EvalError, Grading, Question, Suite, Terms, Trial};
 use crate::experience::Job;
 use crate::recipe::EvaluatorKind;
+use crate::sys::json::read_object;
 
 impl Driver {
     /// The verdict on a trained candidate.
@@ -95,7 +96,7 @@ impl Driver {
                 let (Some(bodies), Some(route)) = (record.bodies, record.row.route) else {
                     continue;
                 };
-                let Ok(Value::Object(request)) = serde_json::from_slice(&bodies.request) else {
+                let Some(request) = read_object(&bodies.request) else {
                     continue;
                 };
                 questions.push(Question {

@@ -9,6 +9,7 @@ use crate::domain::{RecordId, ScenarioName, TokenCapture};
 use crate::experience::{Experience, Record, StoreError};
 use crate::recipe::ProcessorSpec;
 use crate::scenario::processor::{Assembled, Assembly, Exclusion, Sample, assemble};
+use crate::sys::json::read_or_text;
 
 /// One sample with its bodies.
 #[derive(Debug, Clone)]
@@ -56,10 +57,7 @@ fn whole(experience: &Experience, scenario: &ScenarioName, id: &RecordId) -> Res
 
 fn turn(record: &Record) -> Value {
     let bodies = record.bodies.as_ref();
-    let request = bodies.map_or(Value::Null, |bodies| {
-        serde_json::from_slice(&bodies.request)
-            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bodies.request).into_owned()))
-    });
+    let request = bodies.map_or(Value::Null, |bodies| read_or_text(&bodies.request));
     json!({
         "id": record.row.id,
         "route": record.row.route.map(|route| route.path()),

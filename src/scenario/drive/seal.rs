@@ -131,7 +131,7 @@ impl Driver {
             lag_mean: lags.iter().sum::<u64>() as f64 / lags.len().max(1) as f64,
             instruction: instruction
                 .as_ref()
-                .and_then(|record| serde_json::from_slice(&record.bodies.as_ref()?.request).ok()),
+                .and_then(|record| crate::sys::json::read(&record.bodies.as_ref()?.request).ok()),
             proposal,
             recheck: recheck.map(|due| due.target),
             train: sealed.train,

@@ -161,7 +161,7 @@ pub fn admit_report(
     let body = report
         .bodies
         .as_ref()
-        .and_then(|bodies| serde_json::from_slice::<Value>(&bodies.request).ok());
+        .and_then(|bodies| crate::sys::json::read(&bodies.request).ok());
     let mut sample = from_sources(spec, &sources)?;
     let text = |value: &Value| match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),

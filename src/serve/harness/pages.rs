@@ -195,7 +195,7 @@ pub(super) async fn request(
     let payload: Option<Value> = record
         .bodies
         .as_ref()
-        .and_then(|bodies| serde_json::from_slice(&bodies.request).ok());
+        .and_then(|bodies| crate::sys::json::read(&bodies.request).ok());
     let text = payload
         .as_ref()
         .and_then(|payload| payload.get("text"))

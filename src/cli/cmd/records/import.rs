@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::context::Store;
@@ -29,12 +30,24 @@ pub(super) struct ImportArgs {
     /// The scenario to import into; needed unless every line is of an export, which names its own
     #[arg(long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
+    /// Stop at the first line that is refused; otherwise it is named and the import goes on, to end with exit code 4
+    #[arg(long)]
+    strict: bool,
+}
+
+/// A line that was refused.
+#[derive(Debug, Serialize)]
+struct Refused {
+    file: String,
+    line: u64,
+    reason: String,
 }
 
 #[derive(Debug, Default)]
 struct Done {
     inserted: u64,
     already: u64,
+    refused: Vec<Refused>,
 }
 
 /// Lines on their way into one transaction.
@@ -46,122 +59,186 @@ struct Chunk {
     bytes: usize,
 }
 
+/// One import under way.
+struct Import<'a> {
+    context: &'a Context,
+    store: &'a Experience,
+    scenario: Option<&'a ScenarioName>,
+    strict: bool,
+    known: BTreeSet<ScenarioName>,
+    done: Done,
+}
+
 pub(super) fn run(context: &Context, args: &ImportArgs) -> Result<Exit, CliError> {
     let store = context.store(Store::Create)?;
     let mut progress = Progress::start(context.output(), "importing", None);
-    let mut done = Done::default();
+    let mut import = Import {
+        context,
+        store: &store,
+        scenario: args.scenario.as_ref(),
+        strict: args.strict,
+        known: BTreeSet::new(),
+        done: Done::default(),
+    };
     for path in &args.files {
-        file(context, &store, path, args.scenario.as_ref(), &mut done, &mut progress)?;
+        import.file(path, &mut progress)?;
     }
     drop(progress);
+    let Done {
+        inserted,
+        already,
+        refused,
+    } = import.done;
     let output = context.output();
     if output.json() {
         output.object(
             "imported",
-            &json!({"inserted": done.inserted, "already_stored": done.already}),
+            &json!({"inserted": inserted, "already_stored": already, "refused": refused}),
         )?;
     } else {
-        output.note(&format!(
-            "imported {} records; {} were there already",
-            done.inserted, done.already
-        ));
+        let mut text = format!("imported {inserted} records; {already} were there already");
+        if !refused.is_empty() {
+            let lines = if refused.len() == 1 { "line was" } else { "lines were" };
+            text = format!("{text}; {} {lines} refused", refused.len());
+        }
+        output.note(&text);
     }
-    Ok(Exit::Ok)
+    Ok(match (refused.is_empty(), inserted + already) {
+        (true, _) => Exit::Ok,
+        (false, 0) => Exit::Usage,
+        (false, _) => Exit::Partial,
+    })
 }
 
-fn file(
-    context: &Context,
-    store: &Experience,
-    path: &Path,
-    scenario: Option<&ScenarioName>,
-    done: &mut Done,
-    progress: &mut Progress<'_>,
-) -> Result<(), CliError> {
-    let unreadable = |error: io::Error| CliError::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
-    let mut reader: Box<dyn BufRead> = if path == Path::new("-") {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(BufReader::with_capacity(1 << 20, File::open(path).map_err(unreadable)?))
-    };
-    let mut chunk = Chunk::default();
-    let mut known = BTreeSet::new();
-    let mut number = 0;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let read = reader
-            .by_ref()
-            .take(MAX_LINE)
-            .read_until(b'\n', &mut line)
-            .map_err(unreadable)?;
-        number += 1;
-        if read as u64 == MAX_LINE {
-            return Err(bad_line(path, number, "the line is longer than 512 MiB", done));
-        }
-        if read > 0 {
-            let text = std::str::from_utf8(&line)
-                .map_err(|error| bad_line(path, number, &format!("the line is not UTF-8: {error}"), done))?;
-            let text = text.trim_start_matches('\u{feff}').trim();
-            if !text.is_empty() {
-                let read = Envelope::from_line(text, scenario)
-                    .map_err(|error| bad_line(path, number, &error.to_string(), done))?;
-                chunk.lines.extend(read.iter().map(|_| number));
-                chunk.envelopes.extend(read);
-                chunk.bytes += text.len();
+impl Import<'_> {
+    fn file(&mut self, path: &Path, progress: &mut Progress<'_>) -> Result<(), CliError> {
+        let unreadable =
+            |error: io::Error| CliError::new(Exit::Usage, format!("cannot read {}: {error}", path.display()));
+        let mut reader: Box<dyn BufRead> = if path == Path::new("-") {
+            Box::new(io::stdin().lock())
+        } else {
+            Box::new(BufReader::with_capacity(1 << 20, File::open(path).map_err(unreadable)?))
+        };
+        let mut chunk = Chunk::default();
+        let mut number = 0;
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = reader
+                .by_ref()
+                .take(MAX_LINE)
+                .read_until(b'\n', &mut line)
+                .map_err(unreadable)?;
+            number += 1;
+            if read as u64 == MAX_LINE {
+                return Err(self.stop(path, number, "the line is longer than 512 MiB"));
             }
-        }
-        let full = chunk.envelopes.len() >= CHUNK || chunk.bytes >= CHUNK_BYTES;
-        if (full || read == 0) && !chunk.envelopes.is_empty() {
-            let stored = chunk.envelopes.len() as u64;
-            context.block_on(flush(store, path, std::mem::take(&mut chunk), &mut known, done))?;
-            progress.advance(stored);
-        }
-        if read == 0 {
-            return Ok(());
-        }
-    }
-}
-
-async fn flush(
-    store: &Experience,
-    path: &Path,
-    chunk: Chunk,
-    known: &mut BTreeSet<ScenarioName>,
-    done: &mut Done,
-) -> Result<(), CliError> {
-    for envelope in &chunk.envelopes {
-        if known.insert(envelope.scenario().clone()) {
-            store
-                .scenario_create(
-                    envelope.scenario().clone(),
-                    TrainingMode::default(),
-                    serde_json::Map::new(),
-                )
-                .await?;
-        }
-    }
-    let lines = chunk.lines;
-    match store.import(chunk.envelopes).await {
-        Ok(appended) => {
-            for each in appended {
-                match each.outcome {
-                    Insertion::Inserted => done.inserted += 1,
-                    Insertion::AlreadyStored => done.already += 1,
+            match self.read(&line) {
+                Ok(envelopes) => {
+                    chunk.lines.extend(envelopes.iter().map(|_| number));
+                    chunk.envelopes.extend(envelopes);
+                    chunk.bytes += line.len();
+                }
+                Err(reason) => {
+                    if self.strict {
+                        self.store(path, std::mem::take(&mut chunk))?;
+                    }
+                    self.refuse(path, number, reason)?;
                 }
             }
-            Ok(())
+            let full = chunk.envelopes.len() >= CHUNK || chunk.bytes >= CHUNK_BYTES;
+            if full || read == 0 {
+                let stored = chunk.envelopes.len() as u64;
+                self.store(path, std::mem::take(&mut chunk))?;
+                progress.advance(stored);
+            }
+            if read == 0 {
+                return Ok(());
+            }
         }
-        Err(StoreError::Item { index, source }) => {
-            let number = lines.get(index).copied().unwrap_or(0);
-            Err(bad_line(path, number, &source.to_string(), done))
-        }
-        Err(error) => Err(error.into()),
     }
-}
 
-fn bad_line(path: &Path, number: u64, what: &str, done: &Done) -> CliError {
-    let stored = done.inserted + done.already;
-    CliError::new(Exit::Usage, format!("{}:{number}: {what}", path.display())).hint(format!(
-        "{stored} records before it are stored; correct the line and import the file again: what is stored is passed over"
-    ))
+    fn read(&self, line: &[u8]) -> Result<Vec<Envelope>, String> {
+        let text = std::str::from_utf8(line).map_err(|error| format!("the line is not UTF-8: {error}"))?;
+        let text = text.trim_start_matches('\u{feff}').trim();
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        Envelope::from_line(text, self.scenario).map_err(|error| error.to_string())
+    }
+
+    /// Stores what it can of a chunk. A transaction takes all or nothing, so what comes before a refused line goes first.
+    fn store(&mut self, path: &Path, mut chunk: Chunk) -> Result<(), CliError> {
+        while !chunk.envelopes.is_empty() {
+            let (index, reason) = match self.context.block_on(self.append(chunk.envelopes.clone()))? {
+                None => return Ok(()),
+                Some(fault) => fault,
+            };
+            let number = chunk.lines.get(index).copied().unwrap_or(0);
+            let starts = chunk.lines.iter().position(|line| *line == number).unwrap_or(index);
+            let ends = chunk.lines.iter().rposition(|line| *line == number).unwrap_or(index) + 1;
+            if starts > 0 {
+                let before = Chunk {
+                    envelopes: chunk.envelopes.drain(..starts).collect(),
+                    lines: chunk.lines.drain(..starts).collect(),
+                    bytes: 0,
+                };
+                self.store(path, before)?;
+            }
+            self.refuse(path, number, reason)?;
+            chunk.envelopes.drain(..ends - starts);
+            chunk.lines.drain(..ends - starts);
+        }
+        Ok(())
+    }
+
+    /// Stores all, or none and says which was refused and why.
+    async fn append(&mut self, envelopes: Vec<Envelope>) -> Result<Option<(usize, String)>, CliError> {
+        for envelope in &envelopes {
+            if self.known.insert(envelope.scenario().clone()) {
+                self.store
+                    .scenario_create(
+                        envelope.scenario().clone(),
+                        TrainingMode::default(),
+                        serde_json::Map::new(),
+                    )
+                    .await?;
+            }
+        }
+        match self.store.import(envelopes).await {
+            Ok(appended) => {
+                for each in appended {
+                    match each.outcome {
+                        Insertion::Inserted => self.done.inserted += 1,
+                        Insertion::AlreadyStored => self.done.already += 1,
+                    }
+                }
+                Ok(None)
+            }
+            Err(StoreError::Item { index, source }) => Ok(Some((index, source.to_string()))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn refuse(&mut self, path: &Path, number: u64, reason: String) -> Result<(), CliError> {
+        if self.strict {
+            return Err(self.stop(path, number, &reason));
+        }
+        self.context
+            .output()
+            .warn(&format!("{}:{number}: {reason}", path.display()));
+        self.done.refused.push(Refused {
+            file: path.display().to_string(),
+            line: number,
+            reason,
+        });
+        Ok(())
+    }
+
+    fn stop(&self, path: &Path, number: u64, what: &str) -> CliError {
+        let stored = self.done.inserted + self.done.already;
+        CliError::new(Exit::Usage, format!("{}:{number}: {what}", path.display())).hint(format!(
+            "{stored} records before it are stored; correct the line and import the file again: what is stored is passed over"
+        ))
+    }
 }

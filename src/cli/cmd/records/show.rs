@@ -10,6 +10,7 @@ use crate::cli::table::printable;
 use crate::cli::{CliError, Context, Exit, OrExit, format};
 use crate::domain::{RecordId, RequestType, ScenarioName};
 use crate::experience::{Consumed, Record};
+use crate::sys::json;
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
@@ -55,7 +56,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     if output.json() {
         let mut value = record.row.to_json();
         // The export's form, which holds every byte.
-        let exported: Value = serde_json::from_str(&record.to_export()?).or_exit(Exit::Unexpected)?;
+        let exported: Value = json::read(record.to_export()?.as_bytes()).or_exit(Exit::Unexpected)?;
         value["record"] = exported;
         value["reports"] = reports
             .iter()
@@ -77,7 +78,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
 fn payload(record: &Record) -> Value {
     let bodies = record.bodies.as_ref();
     bodies
-        .and_then(|bodies| serde_json::from_slice(&bodies.request).ok())
+        .and_then(|bodies| json::read(&bodies.request).ok())
         .unwrap_or(Value::Null)
 }
 
@@ -183,7 +184,7 @@ fn section(text: &mut String, title: &str, body: &[u8]) {
     if body.is_empty() {
         return;
     }
-    let pretty = serde_json::from_slice::<Value>(body)
+    let pretty = json::read(body)
         .ok()
         .filter(|value| value.is_object() || value.is_array())
         .and_then(|value| serde_json::to_string_pretty(&value).ok());

@@ -11,7 +11,7 @@ const MAX_N: i64 = 16;
 
 /// The body as an object.
 pub(super) fn object(body: &[u8]) -> Read<Map<String, Value>> {
-    match serde_json::from_slice(body) {
+    match crate::sys::json::read(body) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(RequestFault::NotJson {
             reason: "it is another kind of JSON value".to_owned(),
@@ -76,10 +76,7 @@ pub(super) fn past_call(id: &str, name: &str, arguments: &str) -> Value {
     let arguments = if arguments.trim().is_empty() {
         json!({})
     } else {
-        match serde_json::from_str::<Value>(arguments) {
-            Ok(value @ Value::Object(_)) => value,
-            _ => Value::from(arguments),
-        }
+        crate::sys::json::read_object(arguments.as_bytes()).map_or_else(|| Value::from(arguments), Value::Object)
     };
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
