@@ -267,9 +267,16 @@ fn curl() {
     ]);
     let events: Vec<&str> = streamed.split("\n\n").filter(|event| !event.is_empty()).collect();
     assert_eq!(events.last(), Some(&"data: [DONE]"), "{streamed}");
-    let last: Value = serde_json::from_str(events[events.len() - 2].strip_prefix("data: ").unwrap()).unwrap();
-    assert_eq!(last["choices"], serde_json::json!([]));
-    let receipt = last["reef"]["agent_record_id"].as_str().unwrap();
+    // A loop over `choices[0]` meets no chunk without choices.
+    let chunks = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap());
+    let finish: Vec<Value> = chunks.filter(|chunk: &Value| chunk.get("reef").is_some()).collect();
+    assert_eq!(
+        (finish.len(), &finish[0]["choices"][0]["finish_reason"]),
+        (1, &Value::from("stop"))
+    );
+    let receipt = finish[0]["reef"]["agent_record_id"].as_str().unwrap();
     stage.check(&serde_json::json!({"receipt": receipt, "text": "forty-two"}));
     let code = run(&["-o", "/dev/null", "-w", "%{http_code}", &url, "-d", "{not json"]);
     assert_eq!(code, "400");

@@ -14,6 +14,10 @@ mod common;
 mod durability;
 #[path = "gateway/errors.rs"]
 mod errors;
+#[path = "gateway/failures.rs"]
+mod failures;
+#[path = "gateway/odd.rs"]
+mod odd;
 #[path = "gateway/passing.rs"]
 mod passing;
 #[path = "gateway/routes.rs"]
@@ -35,6 +39,10 @@ mod turns {
         ("/v1/responses", RESPONSES, "event: response.completed"),
     ];
 
+    /// The smallest answer to each kind of request.
+    pub const SMALL_CHAT: &str = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
+    pub const SMALL_RESPONSE: &str = r#"{"object":"response","status":"completed","output":[]}"#;
+
     pub const TEXT: &str = "Grüße 世界 🐟";
 
     /// Splits after each event.
@@ -51,7 +59,10 @@ mod turns {
         let id_start = start + "\"reef\":{\"agent_record_id\":\"".len();
         let id_end = id_start + stream[id_start..].find('"').unwrap();
         let id = stream[id_start..id_end].to_owned();
-        let rest = if path == "/v1/chat/completions" {
+        // A chat's receipt has a chunk of its own, or stands in the chunk that says why the model stopped.
+        let own_chunk = stream[..start].ends_with("\"choices\":[],");
+        let rest = if own_chunk {
+            assert_eq!(path, "/v1/chat/completions");
             let chunk_start = stream[..start].rfind("data: ").unwrap();
             let chunk_end = start + stream[start..].find("\n\n").unwrap() + 2;
             let chunk: serde_json::Value = serde_json::from_str(stream[chunk_start + 6..chunk_end].trim()).unwrap();

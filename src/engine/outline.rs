@@ -8,11 +8,15 @@ use serde::Deserialize;
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::sys::json;
+
 /// Where things are in a request body. The offsets are those of the body it was read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOutline {
     /// `"stream": true` at the top level.
     pub stream: bool,
+    /// `"include_usage": true` in the top-level `stream_options`.
+    pub include_usage: bool,
     /// The value of the top-level `model`, quotes included.
     pub model: Option<Range<usize>>,
     /// Just after the opening brace.
@@ -63,6 +67,10 @@ impl RequestOutline {
         };
         Ok(Self {
             stream: fields.stream.is_some_and(|raw| raw.get() == "true"),
+            include_usage: fields.stream_options.is_some_and(|raw| {
+                json::read_object(raw.get().as_bytes())
+                    .is_some_and(|options| options.get("include_usage") == Some(&serde_json::Value::Bool(true)))
+            }),
             model: fields.model.map(offset),
             inside: start + 1,
             empty: fields.empty,
@@ -71,7 +79,10 @@ impl RequestOutline {
 
     /// The model the client asked for, if it is a string.
     pub fn model_name(&self, body: &[u8]) -> Option<String> {
-        serde_json::from_slice(body.get(self.model.clone()?)?).ok()
+        match json::read(body.get(self.model.clone()?)?) {
+            Ok(serde_json::Value::String(name)) => Some(name),
+            _ => None,
+        }
     }
 
     /// `body` with `model` as its model: only the bytes of the value change, or are added at the front.
@@ -100,12 +111,14 @@ impl RequestOutline {
 
 struct Fields<'a> {
     stream: Option<&'a RawValue>,
+    stream_options: Option<&'a RawValue>,
     model: Option<&'a RawValue>,
     empty: bool,
 }
 
 enum Key {
     Stream,
+    StreamOptions,
     Model,
     Other,
 }
@@ -118,15 +131,17 @@ impl<'de> Deserialize<'de> for Key {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a key")
             }
-            fn visit_str<E: de::Error>(self, key: &str) -> Result<Key, E> {
+            fn visit_bytes<E: de::Error>(self, key: &[u8]) -> Result<Key, E> {
                 Ok(match key {
-                    "stream" => Key::Stream,
-                    "model" => Key::Model,
+                    b"stream" => Key::Stream,
+                    b"stream_options" => Key::StreamOptions,
+                    b"model" => Key::Model,
                     _ => Key::Other,
                 })
             }
         }
-        deserializer.deserialize_str(KeyVisitor)
+        // As bytes, because half a surrogate pair in a key is no text.
+        deserializer.deserialize_bytes(KeyVisitor)
     }
 }
 
@@ -141,6 +156,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields = Fields {
                     stream: None,
+                    stream_options: None,
                     model: None,
                     empty: true,
                 };
@@ -148,6 +164,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
                     fields.empty = false;
                     match key {
                         Key::Stream => fields.stream = Some(map.next_value()?),
+                        Key::StreamOptions => fields.stream_options = Some(map.next_value()?),
                         Key::Model => fields.model = Some(map.next_value()?),
                         Key::Other => {
                             map.next_value::<IgnoredAny>()?;
@@ -178,6 +195,15 @@ mod tests {
         let found = outline(body);
         assert!(found.stream);
         assert_eq!(found.model_name(body.as_bytes()).as_deref(), Some("m\"1"));
+        assert!(!found.include_usage);
+        assert!(outline(r#"{"stream_options":{"include_usage":true,"x":"\ud83d"}}"#).include_usage);
+        for without in [
+            r#"{"stream_options":{"include_usage":"true"}}"#,
+            r#"{"stream_options":null}"#,
+            r#"{"a":{"stream_options":{"include_usage":true}}}"#,
+        ] {
+            assert!(!outline(without).include_usage, "{without}");
+        }
         for not_streaming in [
             "{}",
             r#"{"stream":false}"#,
@@ -187,6 +213,22 @@ mod tests {
         ] {
             assert!(!outline(not_streaming).stream, "{not_streaming}");
         }
+    }
+
+    #[test]
+    fn odd_text_and_depth_are_not_for_the_outline_to_judge() {
+        let deep = format!(
+            r#"{{"stream":true,"\ud83d":"\udc1f\ud83d","n":1e999,"d":{}{}}}"#,
+            "[".repeat(5000),
+            "]".repeat(5000)
+        );
+        assert!(outline(&deep).stream);
+        assert_eq!(
+            outline(r#"{"model":"\ud83d"}"#)
+                .model_name(br#"{"model":"\ud83d"}"#)
+                .as_deref(),
+            Some("\u{fffd}")
+        );
     }
 
     #[test]

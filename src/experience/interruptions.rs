@@ -43,8 +43,10 @@ pub enum InterruptionReason {
     UpstreamUnavailable,
     /// The upstream closed without a terminal event.
     UpstreamClosed,
-    /// The upstream sent a failure event inside the stream.
+    /// The upstream reported a failure inside a success, in a stream or whole.
     UpstreamErrorEvent,
+    /// The upstream sent a success without an answer: nothing, a page, JSON cut short or of another shape.
+    UpstreamNoAnswer,
     /// Nothing came for too long.
     IdleTimeout,
     /// The server was stopping.
@@ -55,13 +57,14 @@ pub enum InterruptionReason {
 
 impl InterruptionReason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ClientGone,
         Self::UpstreamRefused,
         Self::UpstreamFailed,
         Self::UpstreamUnavailable,
         Self::UpstreamClosed,
         Self::UpstreamErrorEvent,
+        Self::UpstreamNoAnswer,
         Self::IdleTimeout,
         Self::Shutdown,
         Self::StoreFailed,
@@ -76,6 +79,7 @@ impl InterruptionReason {
             Self::UpstreamUnavailable => "upstream_unavailable",
             Self::UpstreamClosed => "upstream_closed",
             Self::UpstreamErrorEvent => "upstream_error_event",
+            Self::UpstreamNoAnswer => "upstream_no_answer",
             Self::IdleTimeout => "idle_timeout",
             Self::Shutdown => "shutdown",
             Self::StoreFailed => "store_failed",
@@ -95,6 +99,7 @@ impl InterruptionReason {
             Self::UpstreamUnavailable => "interrupted.upstream_unavailable",
             Self::UpstreamClosed => "interrupted.upstream_closed",
             Self::UpstreamErrorEvent => "interrupted.upstream_error_event",
+            Self::UpstreamNoAnswer => "interrupted.upstream_no_answer",
             Self::IdleTimeout => "interrupted.idle_timeout",
             Self::Shutdown => "interrupted.shutdown",
             Self::StoreFailed => "interrupted.store_failed",

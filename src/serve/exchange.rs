@@ -21,6 +21,8 @@ pub(super) struct Exchange {
     pub(super) scenario: ScenarioName,
     pub(super) route: Route,
     pub(super) record: bool,
+    /// Whether the receipt of a chat's stream goes into its finish chunk rather than a chunk of its own.
+    pub(super) receipt_in_finish: bool,
     pub(super) release: FrozenRelease,
     pub(super) request: Bytes,
     pub(super) tags: Tags,

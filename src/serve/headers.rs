@@ -6,6 +6,7 @@ use http::header::{
 use http::{HeaderMap, StatusCode};
 
 use super::error::ApiError;
+use super::options::StreamReceipt;
 use crate::domain::{ReleaseId, ScenarioName, Tags};
 use crate::engine::strip_hop_by_hop;
 
@@ -13,6 +14,7 @@ pub(super) const SCENARIO: HeaderName = HeaderName::from_static("x-reef-scenario
 pub(super) const RECEIPT: HeaderName = HeaderName::from_static("x-reef-agent-record-id");
 pub(super) const RECORDED: HeaderName = HeaderName::from_static("x-reef-recorded");
 const RECORD: HeaderName = HeaderName::from_static("x-reef-record");
+const STREAM_RECEIPT: HeaderName = HeaderName::from_static("x-reef-stream-receipt");
 const RELEASE: HeaderName = HeaderName::from_static("x-reef-release-id");
 const OURS: &str = "x-reef-";
 const TAG: &str = "x-reef-tag-";
@@ -28,6 +30,8 @@ pub(super) struct Instructions {
     /// False if the client opted out of recording.
     pub(super) record: bool,
     pub(super) release: Option<ReleaseId>,
+    /// Where this client wants the receipt of a chat's stream.
+    pub(super) stream_receipt: Option<StreamReceipt>,
 }
 
 impl Instructions {
@@ -43,12 +47,28 @@ impl Instructions {
                 ));
             }
         };
+        let stream_receipt = match one(headers, &STREAM_RECEIPT)? {
+            None => None,
+            Some("auto") => Some(StreamReceipt::Auto),
+            Some("finish") => Some(StreamReceipt::Finish),
+            Some("chunk") => Some(StreamReceipt::Chunk),
+            Some(other) => {
+                return Err(ApiError::bad_request(
+                    "invalid_header",
+                    format!(
+                        "x-reef-stream-receipt is \"{}\"; use auto, finish or chunk",
+                        other.escape_default()
+                    ),
+                ));
+            }
+        };
         let release = one(headers, &RELEASE)?.map(ReleaseId::new).transpose()?;
         Ok(Self {
             scenario,
             tags: tags(headers)?,
             record,
             release,
+            stream_receipt,
         })
     }
 }

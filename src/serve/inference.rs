@@ -21,10 +21,11 @@ use super::metrics::Unrecorded;
 use super::options::OnStoreFailure;
 use super::receive;
 use super::reply::ReplyBody;
+use super::sniff::{self, Shape, Told};
 use super::state::State;
 use super::stream::StreamBody;
 use crate::domain::Route;
-use crate::engine::sse::turn_of_body;
+use crate::engine::sse::{Answer, answer_of_body};
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
 use crate::experience::{InterruptionReason, StoreError};
 use crate::scenario::OnMissing;
@@ -80,6 +81,10 @@ pub(super) async fn infer(
         scenario: instructions.scenario,
         route,
         record: instructions.record,
+        receipt_in_finish: instructions
+            .stream_receipt
+            .unwrap_or(state.options.stream_receipt)
+            .in_finish(&outline),
         release,
         request: plain,
         tags: instructions.tags,
@@ -117,7 +122,8 @@ async fn answer(
     } else {
         body
     };
-    let reply = call(&mut exchange, parts, body, outline).await?;
+    let asked = outline.stream;
+    let mut reply = call(&mut exchange, parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
     exchange.capture.clone_from(&reply.capture);
     if !reply.status.is_success() {
@@ -133,7 +139,16 @@ async fn answer(
         }
         return Err(translated(reply).await);
     }
-    if headers::is_event_stream(&reply.headers) {
+    let told = Told {
+        declared: headers::is_event_stream(&reply.headers),
+        asked,
+        encoding: Encoding::of(&reply.headers),
+    };
+    let (shape, body) = sniff::shape(told, reply.body)
+        .await
+        .inspect_err(|error| exchange.interrupt(error.into(), error.to_string()))?;
+    reply.body = body;
+    if shape == Shape::Stream {
         return Ok(stream(reply, exchange));
     }
     if !exchange.record {
@@ -244,7 +259,19 @@ async fn whole(reply: EngineReply, mut exchange: Exchange) -> Result<Response<Re
             Unrecorded::Undecodable,
         ));
     };
-    let turn = turn_of_body(exchange.route, &plain);
+    let turn = match answer_of_body(exchange.route, &plain) {
+        Answer::Whole(turn) => *turn,
+        // The bytes pass all the same; the client sees what the provider sent.
+        other => {
+            match other {
+                Answer::Failed(words) => exchange.interrupt(InterruptionReason::UpstreamErrorEvent, words),
+                Answer::Nothing(why) => exchange.interrupt(InterruptionReason::UpstreamNoAnswer, why),
+                Answer::NotYet(_) | Answer::Whole(_) => exchange.settle("not_yet"),
+            }
+            headers.remove(CONTENT_LENGTH);
+            return Ok(with_head(status, headers, ReplyBody::full(bytes)));
+        }
+    };
     // A task of its own: once the answer is complete its record does not depend on the client's patience.
     let stored = exchange.store(plain, turn, false);
     let stored = exchange.state.afterwards.spawn(stored).await;

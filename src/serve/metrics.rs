@@ -96,10 +96,7 @@ fn add(counter: &AtomicU64) {
 impl Metrics {
     pub(super) fn responded(&self, route: Option<Route>, status: StatusCode) {
         let row = match route {
-            Some(Route::ChatCompletions) => &self.responses[0],
-            Some(Route::Responses) => &self.responses[1],
-            Some(Route::Messages) => &self.responses[2],
-            Some(Route::CountTokens) => &self.responses[3],
+            Some(route) => &self.responses[route as usize],
             None => &self.other_responses,
         };
         add(&row[class(status)]);

@@ -27,13 +27,14 @@ mod report;
 mod route;
 mod scenarios;
 mod server;
+mod sniff;
 mod state;
 mod status;
 mod stream;
 mod train;
 
 pub use harness::HarnessOptions;
-pub use options::{OnStoreFailure, ServeOptions};
+pub use options::{OnStoreFailure, ServeOptions, StreamReceipt};
 pub use server::{ServeError, Server, Shutdown, Stopped};
 
 /// Largest body of the routes that take a few fields or imported records.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::harness::HarnessOptions;
 use crate::domain::TrainingMode;
+use crate::engine::RequestOutline;
 
 /// Settings of the service. Everything has a default but the tokens, of which there are none.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub struct ServeOptions {
     pub max_recorded_bytes: usize,
     /// What happens to an answer that cannot be recorded.
     pub on_store_failure: OnStoreFailure,
+    /// Where the receipt of a chat's event stream stands unless a request says otherwise.
+    pub stream_receipt: StreamReceipt,
     /// Silence after which a comment is sent into an open event stream; `None` for never.
     pub keep_alive: Option<Duration>,
     /// How long open requests may go on once the service is asked to stop.
@@ -53,6 +56,29 @@ pub enum OnStoreFailure {
     Refuse,
 }
 
+/// Where the receipt of a chat's event stream stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StreamReceipt {
+    /// In a chunk of its own for a client that asked for its usage, which comes in one like it; else in the finish chunk.
+    #[default]
+    Auto,
+    /// In the chunk that says why the model stopped, so that a loop meets no chunk without choices.
+    Finish,
+    /// In a chunk of its own, without choices, before `[DONE]`.
+    Chunk,
+}
+
+impl StreamReceipt {
+    /// Whether the receipt of the answer to this request goes into its finish chunk.
+    pub(super) fn in_finish(self, request: &RequestOutline) -> bool {
+        match self {
+            Self::Auto => !request.include_usage,
+            Self::Finish => true,
+            Self::Chunk => false,
+        }
+    }
+}
+
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
@@ -66,6 +92,7 @@ impl Default for ServeOptions {
             max_body_bytes: 64 * 1024 * 1024,
             max_recorded_bytes: 64 * 1024 * 1024,
             on_store_failure: OnStoreFailure::Serve,
+            stream_receipt: StreamReceipt::Auto,
             keep_alive: Some(Duration::from_secs(15)),
             drain: Duration::from_secs(10),
             client_timeout: Duration::from_secs(75),

@@ -1,8 +1,9 @@
 //! An event stream on its way through, as a pure state machine: which bytes may go on at once, which must wait because
-//! they may begin the terminal event, and what the stream turned out to be.
+//! the receipt goes into them or before them, and what the stream turned out to be.
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::receipt::Place;
 use crate::domain::{Dialect, Turn};
 use crate::engine::sse::{Assembler, Limits, Progress, Scanner};
 
@@ -10,20 +11,26 @@ use crate::engine::sse::{Assembler, Limits, Progress, Scanner};
 const LONGEST_HELD: usize = 16 * 1024 * 1024;
 /// Chat and Anthropic terminal events are short.
 const LONGEST_SHORT: usize = 4 * 1024;
+/// So much of a chat stream may wait for its end once it has said why it stops.
+const LONGEST_FINISH: usize = 1024 * 1024;
 
 /// What becomes of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Forward these (perhaps none) and go on.
     Forward(Bytes),
-    /// The answer is complete: forward `before`; hold `terminal` until the record is stored; then `rest`.
-    Complete {
-        before: Bytes,
-        terminal: Bytes,
-        rest: Bytes,
-        /// Whether `terminal` is the whole event, so that a receipt can be put into or before it.
-        whole: bool,
-    },
+    /// The answer is complete.
+    Complete(Completion),
+}
+
+/// How a complete stream goes on: forward `before`; hold `terminal` until the record is stored; then `rest`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Completion {
+    pub(super) before: Bytes,
+    pub(super) terminal: Bytes,
+    pub(super) rest: Bytes,
+    /// Where in or around `terminal` the receipt goes; `None` if there is no place for one.
+    pub(super) place: Option<Place>,
 }
 
 /// How a stream that has ended without completing looks.
@@ -31,6 +38,8 @@ pub(super) enum Step {
 pub(super) enum Ending {
     /// The provider had reported a failure, in these words.
     Failed(String),
+    /// It ended as a whole stream does, without any part of an answer in it.
+    Empty,
     /// It simply ended.
     Cut,
 }
@@ -38,22 +47,38 @@ pub(super) enum Ending {
 /// A stream under way.
 pub(super) struct Relay {
     dialect: Dialect,
+    /// Whether the receipt of a chat goes into the chunk that says why it stopped.
+    in_finish: bool,
     scanner: Scanner,
     assembler: Assembler,
     held: BytesMut,
+    finish: Option<FinishHeld>,
     recorded: BytesMut,
     record_limit: usize,
     cut: bool,
     failure: Option<String>,
+    empty: bool,
     events: u64,
+    /// Whether the last byte was a line feed.
+    line_fed: bool,
     /// What must follow bytes that ended within an event, once they have ended.
     after_end: Option<&'static [u8]>,
 }
 
+/// The chunk that says why a chat stopped is held, and what came after it.
+#[derive(Debug, Clone, Copy)]
+struct FinishHeld {
+    /// Its own bytes.
+    event: usize,
+    /// All bytes from its beginning.
+    since: usize,
+}
+
 impl Relay {
-    pub(super) fn new(dialect: Dialect, record_limit: usize) -> Self {
+    pub(super) fn new(dialect: Dialect, in_finish: bool, record_limit: usize) -> Self {
         Self {
             dialect,
+            in_finish: in_finish && dialect == Dialect::OpenaiChat,
             scanner: Scanner::default(),
             assembler: Assembler::new(
                 dialect,
@@ -62,11 +87,14 @@ impl Relay {
                 },
             ),
             held: BytesMut::new(),
+            finish: None,
             recorded: BytesMut::new(),
             record_limit,
             cut: false,
             failure: None,
+            empty: false,
             events: 0,
+            line_fed: false,
             after_end: None,
         }
     }
@@ -74,50 +102,93 @@ impl Relay {
     /// Takes the next bytes of the stream, none of which may follow a [`Step::Complete`].
     pub(super) fn push(&mut self, chunk: Bytes) -> Step {
         let mut at = 0;
+        self.line_fed = chunk.last().map_or(self.line_fed, |byte| *byte == b'\n');
         while at < chunk.len() {
-            at += self.scanner.advance(&chunk[at..]);
+            let taken = self.scanner.advance(&chunk[at..]);
+            at += taken;
+            if let Some(finish) = &mut self.finish {
+                finish.since += taken;
+            }
             if self.take_event() {
                 self.record(&chunk[..at]);
                 let mut head = chunk;
                 let rest = head.split_off(at);
-                let (before, terminal, whole) = self.split_terminal(head);
-                return Step::Complete {
-                    before,
-                    terminal,
-                    rest,
-                    whole,
-                };
+                return Step::Complete(self.completion(head, rest));
             }
+            self.note_finish(self.held.len() + at);
         }
         self.record(&chunk);
-        let keep = if self.may_be_terminal() {
-            self.scanner.event_len()
-        } else {
-            0
+        if self.finish.is_some_and(|finish| finish.since > LONGEST_FINISH) {
+            self.finish = None;
+        }
+        let keep = match self.finish {
+            Some(finish) => finish.since,
+            None if self.may_matter() => self.scanner.event_len(),
+            None => 0,
         };
         Step::Forward(self.release(chunk, keep).0)
     }
 
-    /// Takes the end of the stream. A last event may lack its blank line; if it is terminal it is given one.
-    pub(super) fn finish(&mut self) -> Step {
+    /// Takes the end of the stream; `clean` if the provider meant it to end here. A last event may lack its blank line,
+    /// and a whole answer its closing event.
+    pub(super) fn finish(&mut self, clean: bool) -> Step {
         let unended = self.scanner.in_event();
         self.after_end = Some(self.separator());
         self.scanner.finish();
-        if self.take_event() {
-            let (before, terminal, whole) = self.split_terminal(Bytes::new());
-            let mut terminal = BytesMut::from(&terminal[..]);
-            if unended {
-                // Behind a carriage return one line feed would only complete the line end.
-                terminal.extend_from_slice(if terminal.ends_with(b"\n") { b"\n" } else { b"\n\n" });
+        let complete = self.take_event();
+        self.note_finish(self.held.len());
+        let blank: &[u8] = match () {
+            () if !unended => b"",
+            // Behind a carriage return one line feed would only complete the line end.
+            () if self.line_fed => b"\n",
+            () => b"\n\n",
+        };
+        if complete {
+            let mut completion = self.completion(Bytes::new(), Bytes::new());
+            if !blank.is_empty() {
+                completion.terminal = [&completion.terminal[..], blank].concat().into();
             }
-            return Step::Complete {
-                before,
-                terminal: terminal.freeze(),
-                rest: Bytes::new(),
-                whole,
-            };
+            return Step::Complete(completion);
+        }
+        if clean && self.failure.is_none() && self.assembler.concluded() {
+            return Step::Complete(self.without_closing(blank));
         }
         Step::Forward(std::mem::take(&mut self.held).freeze())
+    }
+
+    /// A whole answer whose closing event never came. It is given one, with the receipt.
+    fn without_closing(&mut self, blank: &[u8]) -> Completion {
+        let held = std::mem::take(&mut self.held);
+        let event = self.finish.map(|finish| finish.event);
+        if self.scanner.bare() {
+            return Completion {
+                before: held.freeze(),
+                ..Completion::default()
+            };
+        }
+        if let Some(event) = event {
+            return Completion {
+                terminal: [&held[..], blank].concat().into(),
+                place: Some(Place::InFinish { event, closed: false }),
+                ..Completion::default()
+            };
+        }
+        Completion {
+            before: [&held[..], blank].concat().into(),
+            place: Some(Place::Closing),
+            ..Completion::default()
+        }
+    }
+
+    /// Lets go of what waits for the end of a chat, if that takes too long. The receipt then comes in a chunk of its own.
+    pub(super) fn let_go(&mut self) -> Bytes {
+        let Some(finish) = self.finish.take() else {
+            return Bytes::new();
+        };
+        self.in_finish = false;
+        let keep = if self.may_matter() { self.scanner.event_len() } else { 0 };
+        let go = self.held.len().min(finish.since).saturating_sub(keep);
+        self.held.split_to(go).freeze()
     }
 
     /// What must come before an event of Reef's own, so that it is not read as part of what went before.
@@ -145,7 +216,16 @@ impl Relay {
 
     /// How the stream looks if it ends here.
     pub(super) fn ending(&self) -> Ending {
-        self.failure.clone().map_or(Ending::Cut, Ending::Failed)
+        match &self.failure {
+            Some(failure) => Ending::Failed(failure.clone()),
+            None if self.empty => Ending::Empty,
+            None => Ending::Cut,
+        }
+    }
+
+    /// Whether it is lines of JSON and no server-sent events.
+    pub(super) fn bare(&self) -> bool {
+        self.scanner.bare()
     }
 
     /// How many events have passed.
@@ -169,24 +249,55 @@ impl Relay {
             return false;
         };
         self.events += 1;
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.empty {
             return false;
         }
         match self.assembler.take(event) {
             Progress::More => false,
-            Progress::Complete => true,
+            Progress::Complete => {
+                self.empty = !self.assembler.begun();
+                !self.empty
+            }
             Progress::Failed(message) => {
                 self.failure = Some(message);
+                self.finish = None;
                 false
             }
         }
     }
 
-    fn split_terminal(&mut self, head: Bytes) -> (Bytes, Bytes, bool) {
+    /// Notes that the event just taken says why the chat stopped, if it does; `available` bytes are here up to its end.
+    fn note_finish(&mut self, available: usize) {
+        if !self.in_finish || self.failure.is_some() || self.scanner.event().is_none() || self.scanner.bare() {
+            return;
+        }
+        // What comes after it without a choice (a count of tokens) waits with it; a further choice takes its place.
+        let Some(concludes) = self.assembler.concludes() else {
+            return;
+        };
+        let event = self.scanner.event_len();
+        self.finish = (concludes && event <= available).then_some(FinishHeld { event, since: event });
+    }
+
+    fn completion(&mut self, head: Bytes, rest: Bytes) -> Completion {
         let event = self.scanner.event_len();
         let available = self.held.len() + head.len();
-        let (before, terminal) = self.release(head, event);
-        (before, terminal, available >= event)
+        let keep = self.finish.map_or(event, |finish| finish.since);
+        let (before, terminal) = self.release(head, keep);
+        let place = match self.finish {
+            Some(finish) => Some(Place::InFinish {
+                event: finish.event,
+                closed: true,
+            }),
+            None if available >= event && !self.scanner.bare() => Some(Place::Terminal),
+            None => None,
+        };
+        Completion {
+            before,
+            terminal,
+            rest,
+            place,
+        }
     }
 
     /// Splits what is held and `chunk` into what goes on and the last `keep` bytes, which are held again.
@@ -209,10 +320,15 @@ impl Relay {
         self.recorded.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Whether the event under way may yet turn out to be the terminal one.
-    fn may_be_terminal(&self) -> bool {
+    /// Whether the receipt may go into the event under way.
+    fn may_matter(&self) -> bool {
         if self.failure.is_some() || !self.scanner.in_event() || self.scanner.event_len() > LONGEST_HELD {
             return false;
+        }
+        // Several lines of data are events that only one line end keeps apart; to wait for their end is to wait for all.
+        let data = self.scanner.pending().0.data;
+        if self.in_finish && self.scanner.event_len() <= LONGEST_FINISH && !data.contains(&b'\n') {
+            return !self.scanner.bare();
         }
         let (event, line) = self.scanner.pending();
         let short = self.scanner.event_len() <= LONGEST_SHORT;

@@ -17,7 +17,7 @@ use super::exchange::Exchange;
 use super::metrics::Unrecorded;
 use super::options::OnStoreFailure;
 use super::receipt::with_receipt;
-use super::relay::{Ending, Relay, Step};
+use super::relay::{Completion, Ending, Relay, Step};
 use crate::domain::RecordId;
 use crate::engine::{ByteStream, EngineError};
 use crate::experience::{InterruptionReason, StoreError};
@@ -51,9 +51,7 @@ enum Phase {
 
 struct Held {
     stored: JoinHandle<Result<RecordId, StoreError>>,
-    terminal: Bytes,
-    rest: Bytes,
-    whole: bool,
+    completion: Completion,
     identity: Option<serde_json::Value>,
     sequence: u64,
 }
@@ -69,7 +67,11 @@ impl StreamBody {
     pub(super) fn new(exchange: Exchange, upstream: ByteStream, decoder: Option<Decoder>, compressed: bool) -> Self {
         let options = &exchange.state.options;
         Self {
-            relay: Some(Relay::new(exchange.route.dialect(), options.max_recorded_bytes)),
+            relay: Some(Relay::new(
+                exchange.route.dialect(),
+                exchange.receipt_in_finish && exchange.record && !compressed,
+                options.max_recorded_bytes,
+            )),
             quiet: options.keep_alive.filter(|_| !compressed).map(|limit| Quiet {
                 limit,
                 timer: Box::pin(tokio::time::sleep(limit)),
@@ -156,8 +158,9 @@ impl StreamBody {
             return Poll::Pending;
         }
         quiet.waiting = false;
-        if let Some(comment) = self.relay.as_ref().and_then(Relay::comment) {
-            self.out.push_back(Bytes::from_static(comment));
+        if let Some(relay) = &mut self.relay {
+            self.out.push_back(relay.let_go());
+            self.out.extend(relay.comment().map(Bytes::from_static));
         }
         Poll::Ready(())
     }
@@ -192,27 +195,20 @@ impl StreamBody {
         match (step, raw) {
             (Step::Forward(bytes), None) => self.out.push_back(bytes),
             (Step::Forward(_), Some(raw)) => self.out.push_back(raw),
-            (
-                Step::Complete {
-                    before,
-                    terminal,
-                    rest,
-                    whole,
-                },
-                None,
-            ) => {
-                self.out.push_back(before);
-                self.complete(terminal, rest, whole);
-            }
-            (Step::Complete { .. }, Some(raw)) => self.complete(raw, Bytes::new(), false),
+            (Step::Complete(completion), None) => self.complete(completion),
+            (Step::Complete(_), Some(raw)) => self.complete(Completion {
+                terminal: raw,
+                ..Completion::default()
+            }),
         }
     }
 
-    fn complete(&mut self, terminal: Bytes, rest: Bytes, whole: bool) {
+    fn complete(&mut self, mut completion: Completion) {
         let Some(relay) = self.relay.take() else { return };
+        self.out.push_back(std::mem::take(&mut completion.before));
         if !self.exchange.record {
             self.exchange.settle("opted_out");
-            self.out.extend([terminal, rest]);
+            self.out.extend([completion.terminal, completion.rest]);
             self.phase = Phase::Tail;
             return;
         }
@@ -222,9 +218,7 @@ impl StreamBody {
         self.phase = Phase::Storing(Held {
             // A task of its own: once the answer is complete its record does not depend on the client's patience.
             stored: self.exchange.state.afterwards.spawn(stored),
-            terminal,
-            rest,
-            whole,
+            completion,
             identity,
             sequence,
         });
@@ -235,14 +229,15 @@ impl StreamBody {
             return;
         };
         let dialect = self.exchange.route.dialect();
+        let Completion {
+            terminal, rest, place, ..
+        } = held.completion;
         match result {
             Ok(id) => {
-                let fits = held.whole && !self.compressed;
-                let terminal = fits
-                    .then(|| with_receipt(dialect, &held.terminal, held.identity.as_ref(), &id))
-                    .flatten()
-                    .unwrap_or(held.terminal);
-                self.out.extend([terminal, held.rest]);
+                let terminal = place
+                    .and_then(|place| with_receipt(dialect, place, &terminal, held.identity.as_ref(), &id))
+                    .unwrap_or(terminal);
+                self.out.extend([terminal, rest]);
             }
             Err(error) => {
                 self.exchange.state.metrics.unrecorded(Unrecorded::StoreFailed);
@@ -252,10 +247,10 @@ impl StreamBody {
                     self.phase = Phase::Ended;
                     return;
                 }
-                if !self.compressed && held.whole {
+                if place.is_some() {
                     self.out.push_back(Bytes::from_static(UNRECORDED));
                 }
-                self.out.extend([held.terminal, held.rest]);
+                self.out.extend([terminal, rest]);
             }
         }
         if self.upstream.is_none() {
@@ -266,7 +261,7 @@ impl StreamBody {
     /// Upstream has sent everything.
     fn ended(&mut self) {
         let step = match (&mut self.relay, &self.phase) {
-            (Some(relay), Phase::Streaming) => relay.finish(),
+            (Some(relay), Phase::Streaming) => relay.finish(true),
             _ => {
                 self.phase = Phase::Ended;
                 return;
@@ -278,10 +273,13 @@ impl StreamBody {
         if complete {
             return;
         }
+        if self.told() {
+            return;
+        }
         match self.relay.as_ref().map(Relay::ending) {
-            Some(Ending::Failed(message)) => {
-                // The provider has told the client itself.
-                self.exchange.interrupt(InterruptionReason::UpstreamErrorEvent, message);
+            Some(Ending::Empty) => {
+                self.exchange
+                    .interrupt(InterruptionReason::UpstreamNoAnswer, "the stream held no answer");
                 self.phase = Phase::Ended;
             }
             _ => self.fail(
@@ -295,22 +293,30 @@ impl StreamBody {
         }
     }
 
+    /// Whether the provider has told the client of its failure itself; nothing more is to be said then.
+    fn told(&mut self) -> bool {
+        let Some(Ending::Failed(message)) = self.relay.as_ref().map(Relay::ending) else {
+            return false;
+        };
+        self.exchange.interrupt(InterruptionReason::UpstreamErrorEvent, message);
+        self.upstream = None;
+        self.phase = Phase::Ended;
+        true
+    }
+
     fn broke(&mut self, error: EngineError) {
         if !matches!(self.phase, Phase::Streaming) {
             self.upstream = None;
             self.phase = Phase::Ended;
             return;
         }
-        if let Some(Ending::Failed(message)) = self.relay.as_ref().map(Relay::ending) {
-            self.exchange.interrupt(InterruptionReason::UpstreamErrorEvent, message);
-            self.upstream = None;
-            self.phase = Phase::Ended;
+        if self.told() {
             return;
         }
         let reason = InterruptionReason::from(&error);
         // What had arrived of an unfinished event goes first, so that every byte the upstream sent passes.
         if let Some(relay) = &mut self.relay {
-            let step = relay.finish();
+            let step = relay.finish(false);
             let complete = matches!(step, Step::Complete { .. });
             let raw = self.compressed.then(Bytes::new);
             self.step(step, raw);
@@ -330,12 +336,17 @@ impl StreamBody {
         if self.compressed {
             return;
         }
+        let dialect = self.exchange.route.dialect();
+        if self.relay.as_ref().is_some_and(Relay::bare) {
+            self.out.extend([error.body(Some(dialect)), Bytes::from_static(b"\n")]);
+            return;
+        }
         let (separator, sequence) = self
             .relay
             .as_ref()
             .map_or((&b""[..], 0), |relay| (relay.separator(), relay.events()));
         self.out.push_back(Bytes::from_static(separator));
-        self.out.push_back(error.event(self.exchange.route.dialect(), sequence));
+        self.out.push_back(error.event(dialect, sequence));
     }
 
     /// Goes on passing bytes without a record.

@@ -219,7 +219,9 @@ fn a_stream_that_cannot_be_stored_ends_with_a_comment_or_an_error() {
                 command.env("FAILPOINTS", "serve::before_append=return(error)");
             },
         );
-        let got = reef.post(path, r#"{"stream":true}"#).text();
+        let got = reef
+            .post_with(path, &[("x-reef-stream-receipt", "chunk")], r#"{"stream":true}"#)
+            .text();
         assert!(!got.contains("agent_record_id"));
         let start = text.rfind(terminal).unwrap();
         if refuse {
@@ -265,7 +267,7 @@ fn an_answer_whose_client_leaves_while_it_is_stored_is_recorded() {
 fn stopping_lets_requests_finish_and_takes_no_new_ones() {
     let upstream = Upstream::always(vec![
         Do::Gate,
-        Do::Send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}".to_vec()),
+        answer(200, "application/json", turns::SMALL_CHAT).remove(0),
     ]);
     let dir = tempfile::tempdir().unwrap();
     let mut reef = Reef::start_in(dir.path(), &upstream.url(), &["--reef.drain-timeout", "60"]);
@@ -283,7 +285,7 @@ fn stopping_lets_requests_finish_and_takes_no_new_ones() {
     });
     upstream.open_gate();
     let (receipt, body) = waiting.join().unwrap();
-    assert_eq!(body, "{}");
+    assert_eq!(body, turns::SMALL_CHAT);
     assert_eq!(reef.wait().code(), Some(0));
     let reef = Reef::start_in(dir.path(), &upstream.url(), &[]);
     assert_eq!(reef.rows()[0]["agent_record_id"], receipt.unwrap());

@@ -204,7 +204,7 @@ fn a_compressed_stream_passes_as_it_is_and_is_recorded_without_a_receipt_in_it()
 
 #[test]
 fn a_compressed_request_passes_as_it_is_and_is_recorded_decoded() {
-    let upstream = Upstream::always(answer(200, "application/json", "{}"));
+    let upstream = Upstream::always(answer(200, "application/json", turns::SMALL_RESPONSE));
     let reef = Reef::start(&upstream.url(), &["--upstream-model", "conf"]);
     let bytes = zstd::encode_all(&br#"{"model":"m","messages":[]}"#[..], 1).unwrap();
     let response = reef.post_with("/v1/responses", &[("content-encoding", "zstd")], &bytes);
@@ -253,16 +253,7 @@ fn one_byte_at_a_time_in_every_line_ending_gives_the_same_turn() {
             ]);
             let reef = Reef::start(&upstream.url(), &[]);
             let got = reef.post(path, r#"{"stream":true}"#).text();
-            let (id, rest) = if path == "/v1/chat/completions" {
-                // The receipt chunk has its own line ends.
-                let start = got.rfind("data: {\"id\"").unwrap();
-                let end = start + got[start..].find("\n\n").unwrap() + 2;
-                let chunk: Value = serde_json::from_str(got[start + 6..end].trim()).unwrap();
-                let id = chunk["reef"]["agent_record_id"].as_str().unwrap().to_owned();
-                (id, format!("{}{}", &got[..start], &got[end..]))
-            } else {
-                turns::take_receipt(path, &got)
-            };
+            let (id, rest) = turns::take_receipt(path, &got);
             assert_eq!(rest, text, "{path} {ending:?}");
             assert_eq!(reef.record(&id)["turn"]["text"], turns::TEXT);
         }
@@ -271,8 +262,14 @@ fn one_byte_at_a_time_in_every_line_ending_gives_the_same_turn() {
 
 #[test]
 fn large_bodies_pass_and_larger_ones_get_413_in_dialect() {
-    let upstream =
-        Upstream::start(|seen, _| answer(200, "application/json", format!("{{\"length\":{}}}", seen.body.len())));
+    let upstream = Upstream::start(|seen, _| {
+        let length = seen.body.len();
+        answer(
+            200,
+            "application/json",
+            format!("{{\"type\":\"message\",\"content\":[],\"length\":{length}}}"),
+        )
+    });
     let reef = Reef::start(&upstream.url(), &["--reef.max-body", "16MiB"]);
     let body = |size: usize| format!("{{\"messages\":\"{}\"}}", "x".repeat(size));
     let mut passed = reef.post("/v1/messages", body(8 << 20));

@@ -263,7 +263,8 @@ fn usage_receipt_and_end_come_in_this_order_and_odd_chunks_pass() {
     );
     let upstream = Upstream::always(stream(&[text]));
     let reef = Reef::start(&upstream.url(), &[]);
-    let got = reef.post(CHAT, STREAM).text();
+    let request = r#"{"stream":true,"stream_options":{"include_usage":true}}"#;
+    let got = reef.post(CHAT, request).text();
     let (id, rest) = turns::take_receipt(CHAT, &got);
     assert_eq!(rest, text);
     assert!(got.find("prompt_tokens").unwrap() < got.find("agent_record_id").unwrap());

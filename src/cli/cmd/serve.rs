@@ -11,11 +11,11 @@ use crate::cli::context::{Store, given};
 use crate::cli::progress::Spinner;
 use crate::cli::publishing::base_seed;
 use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, readiness, running};
-use crate::config::{EngineKind, OnFailure, Override, Settings};
+use crate::config::{EngineKind, OnFailure, Override, Settings, StreamReceipt as ReceiptChoice};
 use crate::experience::Retention;
 use crate::recipe::{Recipe, TrainerKind};
 use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
-use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped};
+use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped, StreamReceipt};
 use crate::sys::access::Open;
 
 /// Time between two looks for bodies that retention does not keep.
@@ -377,6 +377,11 @@ fn options(settings: &Settings) -> ServeOptions {
         on_store_failure: match settings.storage.on_failure {
             OnFailure::Serve => OnStoreFailure::Serve,
             OnFailure::Refuse => OnStoreFailure::Refuse,
+        },
+        stream_receipt: match reef.stream_receipt {
+            ReceiptChoice::Auto => StreamReceipt::Auto,
+            ReceiptChoice::Finish => StreamReceipt::Finish,
+            ReceiptChoice::Chunk => StreamReceipt::Chunk,
         },
         keep_alive: Some(settings.inference.keep_alive_s).filter(|interval| !interval.is_zero()),
         drain: reef.drain_timeout,

@@ -19,7 +19,7 @@ pub use harness::Harness;
 pub use inference::{EngineKind, Fallback, Inference, Precision, SwapPolicy, ToolCallFormat, UpstreamApi};
 pub use observability::{LogFormat, Observability};
 pub use recipe::{RECIPE_SHORT, RECIPE_TABLES, RecipeChoice, recipe_keys};
-pub use reef::Reef;
+pub use reef::{Reef, StreamReceipt};
 pub use release::Release;
 pub use storage::{FileAccess, OnFailure, Storage};
 pub use training::{Training, TrainingModeChoice};

@@ -3,7 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Secret, Size, Url, section};
+use crate::config::{Secret, Size, Url, choice, section};
+
+choice! {
+    /// Where the receipt of a chat's event stream stands.
+    pub StreamReceipt {
+        /// In a chunk of its own for a request that asks for its usage, else in the finish chunk.
+        Auto = "auto",
+        /// In the chunk that says why the model stopped.
+        Finish = "finish",
+        /// In a chunk of its own, without choices.
+        Chunk = "chunk",
+    }
+}
 
 section! {
     /// Where the service listens and who may call it.
@@ -35,6 +47,10 @@ section! {
         client_timeout: Duration = 75.0, min 0.1;
         /// Requests to the engine at one time; a further one gets 503.
         max_in_flight: u32 = 10000, min 1.0;
+        /// Where the receipt of a chat's event stream stands: in the chunk that says why the model stopped (`finish`), or in a
+        /// chunk of its own without choices (`chunk`). `auto` takes the second for a request that asks for its usage, which
+        /// comes in such a chunk too. `x-reef-stream-receipt` says it for one request.
+        stream_receipt: StreamReceipt = "auto";
         /// How long open requests may go on after a signal to stop.
         drain_timeout: Duration = 10.0, min 0.0;
     }

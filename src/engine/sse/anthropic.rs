@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::json::{count, error_message, list, set_once, text};
+use super::failure::failure_of;
+use super::json::{count, list, set_once, text};
 use super::tools::{Piece, ToolCalls, arguments_text};
 use crate::domain::{Turn, Usage};
 
@@ -13,6 +14,7 @@ pub(super) struct MessageTurn {
     calls: ToolCalls,
     /// Inputs given whole when their block opened, used if no delta follows.
     opened_inputs: Vec<(u64, String)>,
+    begun: bool,
 }
 
 /// What an event means for the stream.
@@ -25,6 +27,13 @@ pub(super) enum Step {
 impl MessageTurn {
     /// Takes one event; `kind` is its JSON `type`, or the SSE event name where the JSON has none.
     pub(super) fn take_event(&mut self, kind: &str, event: &Value) -> Result<Step, String> {
+        if let Some(failure) = failure_of(event, true) {
+            return Err(failure);
+        }
+        self.begun |= matches!(
+            kind,
+            "message_start" | "content_block_start" | "content_block_delta" | "message_delta"
+        );
         match kind {
             "message_start" => {
                 if let Some(message) = event.get("message") {
@@ -47,7 +56,6 @@ impl MessageTurn {
                 self.take_usage(event.get("usage"));
             }
             "message_stop" => return Ok(Step::Last),
-            "error" => return Err(error_message(event)),
             _ => {}
         }
         Ok(Step::More)
@@ -69,6 +77,16 @@ impl MessageTurn {
     /// Takes the answer of the token counter.
     pub(super) fn take_count(&mut self, body: &Value) {
         self.take_usage(Some(body));
+    }
+
+    /// Whether any part of an answer has come.
+    pub(super) fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether the model has said why it stopped.
+    pub(super) fn concluded(&self) -> bool {
+        self.begun && self.turn.stop_reason.is_some()
     }
 
     fn open_block(&mut self, index: u64, block: &Value) {

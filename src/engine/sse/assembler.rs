@@ -4,10 +4,12 @@ use serde_json::Value;
 
 use super::anthropic::{self, MessageTurn};
 use super::chat::{ChatTurn, note_once};
+use super::failure::{short, words};
 use super::json::text;
 use super::responses::{self, ResponseTurn};
 use super::scanner::Event;
-use crate::domain::{Dialect, Route, Turn};
+use crate::domain::{Dialect, Turn};
+use crate::sys::json;
 
 /// How much an assembler may hold.
 #[derive(Debug, Clone, Copy)]
@@ -75,41 +77,97 @@ impl Assembler {
         if matches!(self.kind, Kind::Chat(_)) && data == b"[DONE]" {
             return Progress::Complete;
         }
-        let Ok(value) = serde_json::from_slice::<Value>(data) else {
-            self.malformed += 1;
-            return Progress::More;
-        };
+        if let Ok(value) = json::read(data) {
+            return self.take_value(event.name, &value, data.len());
+        }
+        if event.name == b"error" {
+            return Progress::Failed(short(&String::from_utf8_lossy(data)));
+        }
+        // Events that only one line end keeps apart come as the lines of one.
+        if data.contains(&b'\n') {
+            let mut progress = Progress::More;
+            for line in data
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.trim_ascii().is_empty())
+            {
+                let one = Event {
+                    name: event.name,
+                    data: line,
+                };
+                progress = self.take(one);
+                if progress != Progress::More {
+                    break;
+                }
+            }
+            return progress;
+        }
+        self.malformed += 1;
+        Progress::More
+    }
+
+    fn take_value(&mut self, name: &[u8], value: &Value, size: usize) -> Progress {
         let len = match &self.kind {
             Kind::Chat(turn) => turn.len(),
             Kind::Message(turn) => turn.len(),
             Kind::Response(turn) => turn.len(),
         };
-        let full = len.saturating_add(data.len()) > self.limits.turn_bytes;
+        let full = len.saturating_add(size) > self.limits.turn_bytes;
         let kind = value
             .get("type")
             .and_then(Value::as_str)
-            .or_else(|| std::str::from_utf8(event.name).ok())
+            .or_else(|| std::str::from_utf8(name).ok())
             .unwrap_or("");
+        if kind == "error" {
+            return Progress::Failed(words(value));
+        }
         if full && is_delta(&self.kind, kind) {
             self.truncated = true;
             return Progress::More;
         }
         let result = match &mut self.kind {
-            Kind::Chat(turn) => turn.take(&value).map(|()| Progress::More),
-            Kind::Message(turn) => turn.take_event(kind, &value).map(|step| match step {
+            Kind::Chat(turn) => turn.take(value, true).map(|()| Progress::More),
+            Kind::Message(turn) => turn.take_event(kind, value).map(|step| match step {
                 anthropic::Step::More => Progress::More,
                 anthropic::Step::Last => Progress::Complete,
             }),
-            Kind::Response(turn) => turn.take_event(kind, &value).map(|step| match step {
+            Kind::Response(turn) => turn.take_event(kind, value).map(|step| match step {
                 responses::Step::More => Progress::More,
                 responses::Step::Last => Progress::Complete,
             }),
         };
         if matches!(self.kind, Kind::Chat(_)) && !self.identity.as_ref().is_some_and(is_named) {
             // Some providers begin with a chunk whose fields are all empty.
-            self.identity = Some(identity_of(&value));
+            self.identity = Some(identity_of(value));
         }
         result.unwrap_or_else(Progress::Failed)
+    }
+
+    /// Whether any part of an answer has come.
+    pub fn begun(&self) -> bool {
+        match &self.kind {
+            Kind::Chat(turn) => turn.begun(),
+            Kind::Message(turn) => turn.begun(),
+            // Its terminal event holds the whole answer.
+            Kind::Response(_) => true,
+        }
+    }
+
+    /// Of the chat chunk just taken: whether it was the one with which every choice has said why it stopped. `None` if it
+    /// spoke of no choice.
+    pub fn concludes(&self) -> Option<bool> {
+        match &self.kind {
+            Kind::Chat(turn) => turn.concludes(),
+            Kind::Message(_) | Kind::Response(_) => None,
+        }
+    }
+
+    /// Whether the answer is whole although its closing event has not come: everything in it has said why it stopped.
+    pub fn concluded(&self) -> bool {
+        match &self.kind {
+            Kind::Chat(turn) => turn.concluded(),
+            Kind::Message(turn) => turn.concluded(),
+            Kind::Response(_) => false,
+        }
     }
 
     /// The fields that say which completion a chat chunk belongs to, as the first chunk that names one had them.
@@ -153,36 +211,4 @@ fn identity_of(chunk: &Value) -> Value {
 
 fn is_named(identity: &Value) -> bool {
     text(identity, "id").is_some()
-}
-
-/// The turn of a whole (decoded) body. A body that is not what the route returns gives an empty turn with a note.
-pub fn turn_of_body(route: Route, body: &[u8]) -> Turn {
-    let unreadable = |note: &str| Turn {
-        notes: vec![note.to_owned()],
-        ..Turn::default()
-    };
-    let Ok(value) = serde_json::from_slice::<Value>(body) else {
-        return unreadable("the response is not JSON");
-    };
-    let turn = match route {
-        Route::ChatCompletions => {
-            let mut turn = ChatTurn::default();
-            turn.take(&value).map(|()| turn.finish())
-        }
-        Route::Responses => {
-            let mut turn = ResponseTurn::default();
-            turn.take_response(&value).map(|()| turn.finish())
-        }
-        Route::Messages => {
-            let mut turn = MessageTurn::default();
-            turn.take_message(&value);
-            Ok(turn.finish())
-        }
-        Route::CountTokens => {
-            let mut turn = MessageTurn::default();
-            turn.take_count(&value);
-            Ok(turn.finish())
-        }
-    };
-    turn.unwrap_or_else(|error| unreadable(&format!("the response reports an error: {error}")))
 }

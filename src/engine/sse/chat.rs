@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::json::{count, error_message, list, set_once, text};
+use super::failure::failure_of;
+use super::json::{count, list, set_once, text};
 use super::tools::{Piece, ToolCalls, chat_piece};
 use crate::domain::{Turn, Usage};
 
@@ -11,26 +12,60 @@ use crate::domain::{Turn, Usage};
 pub(super) struct ChatTurn {
     turn: Turn,
     calls: ToolCalls,
+    /// Choices that have begun, and whether each has ended.
+    choices: Vec<(u64, bool)>,
+    /// Whether the last chunk ended a choice; `None` if it had none.
+    ended: Option<bool>,
 }
 
+/// Choices that are told apart; nobody asks for more.
+const MOST_CHOICES: usize = 256;
+
 impl ChatTurn {
-    /// Takes a chunk, or a whole completion: `message` is read like `delta`. An error object ends the turn.
-    pub(super) fn take(&mut self, chunk: &Value) -> Result<(), String> {
-        if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            return Err(error_message(error));
+    /// Takes a chunk, or a whole completion: `message` is read like `delta`. A failure ends the turn.
+    pub(super) fn take(&mut self, chunk: &Value, event: bool) -> Result<(), String> {
+        if let Some(failure) = failure_of(chunk, event) {
+            return Err(failure);
         }
         set_once(&mut self.turn.response_id, text(chunk, "id"));
         set_once(&mut self.turn.model, text(chunk, "model"));
         if let Some(usage) = chunk.get("usage").and_then(usage) {
             self.turn.usage = Some(usage);
         }
+        self.ended = None;
         for (position, choice) in list(chunk, "choices").iter().enumerate() {
+            let index = count(choice, "index").unwrap_or(position as u64);
+            self.note(index, text(choice, "finish_reason").is_some());
             // Further choices (n > 1) stay in the raw response; the turn is the first.
-            if count(choice, "index").unwrap_or(position as u64) == 0 {
+            if index == 0 {
                 self.take_choice(choice);
             }
         }
         Ok(())
+    }
+
+    fn note(&mut self, index: u64, ended: bool) {
+        self.ended = Some(ended || self.ended == Some(true));
+        if let Some((_, before)) = self.choices.iter_mut().find(|(known, _)| *known == index) {
+            *before |= ended;
+        } else if self.choices.len() < MOST_CHOICES {
+            self.choices.push((index, ended));
+        }
+    }
+
+    /// Whether any part of an answer has come.
+    pub(super) fn begun(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// Whether the last chunk was the one with which every choice has stopped; `None` if it spoke of no choice.
+    pub(super) fn concludes(&self) -> Option<bool> {
+        self.ended.map(|ended| ended && self.concluded())
+    }
+
+    /// Whether every choice has said why it stopped.
+    pub(super) fn concluded(&self) -> bool {
+        self.begun() && self.choices.iter().all(|(_, ended)| *ended)
     }
 
     fn take_choice(&mut self, choice: &Value) {
@@ -40,6 +75,8 @@ impl ChatTurn {
             .or_else(|| choice.get("message"))
             .unwrap_or(&Value::Null);
         push_content(&mut self.turn.text, part.get("content"));
+        // Legacy completions.
+        self.turn.text.push_str(text(choice, "text").unwrap_or(""));
         if let Some(refusal) = text(part, "refusal") {
             self.turn.text.push_str(refusal);
             note_once(&mut self.turn.notes, "the model refused");

@@ -26,13 +26,3 @@ pub(super) fn set_once(slot: &mut Option<String>, value: Option<&str>) {
         *slot = value.map(str::to_owned);
     }
 }
-
-/// The message of an error object, in any of the known shapes.
-pub(super) fn error_message(error: &Value) -> String {
-    let inner = error.get("error").filter(|e| e.is_object()).unwrap_or(error);
-    text(inner, "message")
-        .or_else(|| text(inner, "type"))
-        .or_else(|| error.as_str())
-        .unwrap_or("no message")
-        .to_owned()
-}

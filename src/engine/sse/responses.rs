@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::chat::note_once;
-use super::json::{count, error_message, list, set_once, text};
+use super::failure::{failure_of, words};
+use super::json::{count, list, set_once, text};
 use super::tools::{Piece, ToolCalls, arguments_text};
 use crate::domain::{Turn, Usage};
 
@@ -26,6 +27,9 @@ pub(super) enum Step {
 impl ResponseTurn {
     /// Takes one event; `kind` is its JSON `type`, or the SSE event name where the JSON has none.
     pub(super) fn take_event(&mut self, kind: &str, event: &Value) -> Result<Step, String> {
+        if let Some(failure) = failure_of(event, true) {
+            return Err(failure);
+        }
         let index = count(event, "output_index");
         match kind {
             "response.created" | "response.in_progress" => {
@@ -72,9 +76,11 @@ impl ResponseTurn {
             }
             "response.failed" | "response.cancelled" => {
                 let response = event.get("response").unwrap_or(event);
-                return Err(error_message(response.get("error").unwrap_or(response)));
+                return Err(response
+                    .get("error")
+                    .filter(|error| !error.is_null())
+                    .map_or_else(|| format!("the provider sent {kind}"), words));
             }
-            "error" => return Err(error_message(event)),
             _ => {}
         }
         Ok(Step::More)
@@ -82,8 +88,8 @@ impl ResponseTurn {
 
     /// Takes a whole response.
     pub(super) fn take_response(&mut self, response: &Value) -> Result<(), String> {
-        if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
-            return Err(error_message(error));
+        if let Some(failure) = failure_of(response, false) {
+            return Err(failure);
         }
         self.take_identity(response);
         for (index, item) in list(response, "output").iter().enumerate() {

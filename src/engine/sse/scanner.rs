@@ -2,6 +2,9 @@
 //!
 //! The scanner never asks for more than it is given: a carriage return ends a line at once, and a line feed that
 //! follows, however much later, is taken as its second half.
+//!
+//! Two things that no standard knows and servers do are understood too: a bare line of JSON is an event of its own (some
+//! report a failure that way, and some stream nothing but such lines), and so is the field `error`, with that name.
 
 use memchr::memchr2;
 
@@ -27,6 +30,7 @@ pub struct Scanner {
     after_cr: bool,
     started: bool,
     event_len: usize,
+    bare: bool,
 }
 
 impl Scanner {
@@ -101,6 +105,11 @@ impl Scanner {
         (event, &self.line)
     }
 
+    /// Whether a bare line of JSON has come.
+    pub fn bare(&self) -> bool {
+        self.bare
+    }
+
     /// How many of the bytes taken belong to the event under way (or, right after it ended, to that event). Comments
     /// and blank lines before the first field belong to none.
     pub fn event_len(&self) -> usize {
@@ -155,6 +164,14 @@ impl Scanner {
             }
             return;
         }
+        if line[0] == b'{' {
+            // Read as data, but nobody could put anything into such a stream.
+            self.bare = true;
+            self.has_field = true;
+            self.push_data(line);
+            self.dispatched = true;
+            return;
+        }
         self.has_field = true;
         let (field, value) = match memchr::memchr(b':', line) {
             Some(colon) => {
@@ -164,12 +181,12 @@ impl Scanner {
             None => (line, &b""[..]),
         };
         match field {
-            b"data" => {
-                if self.has_data {
-                    self.data.push(b'\n');
+            b"data" => self.push_data(value),
+            b"error" => {
+                if self.name.is_empty() {
+                    self.name.extend_from_slice(b"error");
                 }
-                self.has_data = true;
-                self.data.extend_from_slice(value);
+                self.push_data(value);
             }
             b"event" => {
                 self.name.clear();
@@ -177,5 +194,13 @@ impl Scanner {
             }
             _ => {}
         }
+    }
+
+    fn push_data(&mut self, value: &[u8]) {
+        if self.has_data {
+            self.data.push(b'\n');
+        }
+        self.has_data = true;
+        self.data.extend_from_slice(value);
     }
 }

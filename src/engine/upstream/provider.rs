@@ -109,7 +109,8 @@ pub(super) struct Provider {
     pub(super) override_model: bool,
     host: HeaderValue,
     prefix: String,
-    paths: [PathAndQuery; Route::ALL.len()],
+    /// In the order of [`Route::ALL`].
+    paths: Vec<PathAndQuery>,
     bearer: Option<HeaderValue>,
     key: Option<HeaderValue>,
     api: Api,
@@ -142,13 +143,10 @@ impl Provider {
         let path = |path: &str| {
             PathAndQuery::try_from(format!("{prefix}{path}")).map_err(|_| refuse("its path cannot be sent"))
         };
-        let [chat, responses, messages, count] = Route::ALL;
-        let paths = [
-            path(chat.path())?,
-            path(responses.path())?,
-            path(messages.path())?,
-            path(count.path())?,
-        ];
+        let mut paths = Vec::with_capacity(Route::ALL.len());
+        for route in Route::ALL {
+            paths.push(path(route.path())?);
+        }
         let secret = |text: &str| {
             let mut value = HeaderValue::from_str(text).map_err(|_| ProviderError::Key)?;
             value.set_sensitive(true);
@@ -171,12 +169,7 @@ impl Provider {
 
     /// The request target for `route`.
     pub(super) fn target(&self, route: Route, query: Option<&str>) -> Uri {
-        let at = match route {
-            Route::ChatCompletions => 0,
-            Route::Responses => 1,
-            Route::Messages => 2,
-            Route::CountTokens => 3,
-        };
+        let at = route as usize;
         let path = match query {
             None | Some("") => self.paths[at].clone(),
             // A query that came in a valid request line is valid in another.

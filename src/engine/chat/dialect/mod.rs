@@ -22,6 +22,11 @@ pub(crate) fn parse(route: Route, body: &[u8]) -> Result<ChatRequest, RequestFau
         Route::Responses => responses::parse(body),
         Route::Messages => anthropic::parse(body, anthropic::Purpose::Answer),
         Route::CountTokens => anthropic::parse(body, anthropic::Purpose::Count),
+        Route::Completions => Err(RequestFault::Unsupported {
+            param: "prompt".to_owned(),
+            what: "a prompt without messages".to_owned(),
+            next: "send messages to /v1/chat/completions",
+        }),
     }
 }
 
@@ -88,7 +93,7 @@ impl CompletedChoice {
 /// The body of a whole answer.
 pub(crate) fn body(route: Route, meta: &ReplyMeta, request: &ChatRequest, completed: &Completed) -> Value {
     match route {
-        Route::ChatCompletions => chat_reply::body(meta, completed),
+        Route::ChatCompletions | Route::Completions => chat_reply::body(meta, completed),
         Route::Responses => responses_reply::body(meta, request, completed),
         Route::Messages | Route::CountTokens => anthropic_reply::body(meta, completed),
     }
@@ -109,7 +114,7 @@ pub(crate) enum ReplyStream {
 impl ReplyStream {
     pub(crate) fn new(route: Route, meta: ReplyMeta, request: &ChatRequest) -> Self {
         match route {
-            Route::ChatCompletions => Self::Chat(chat_reply::Stream::new(meta, request)),
+            Route::ChatCompletions | Route::Completions => Self::Chat(chat_reply::Stream::new(meta, request)),
             Route::Responses => Self::Responses(Box::new(responses_reply::Stream::new(meta, request))),
             Route::Messages | Route::CountTokens => Self::Messages(anthropic_reply::Stream::new(meta)),
         }
