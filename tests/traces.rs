@@ -97,8 +97,14 @@ fn the_log_the_trace_and_the_record_of_a_failed_exchange_agree() {
         (
             answer(401, "text/plain", "secret words"),
             401,
-            "upstream_refused",
-            false,
+            "upstream_denied",
+            true,
+        ),
+        (
+            answer(429, "text/plain", "secret words"),
+            429,
+            "upstream_limited",
+            true,
         ),
         (
             answer(418, "text/plain", "secret words"),
