@@ -29,8 +29,22 @@ pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// The bytes of a regular file that has at most so many.
 pub fn read_at_most(path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+    bounded(open(path)?, most)
+}
+
+/// The text of a regular file that has at most so many bytes.
+pub fn read_text_at_most(path: impl AsRef<Path>, most: u64) -> io::Result<String> {
+    text(read_at_most(path, most)?)
+}
+
+/// The text of what a person named, which may be a pipe as of a shell's `<(command)`, of at most so many bytes.
+pub fn named_text_at_most(path: impl AsRef<Path>, most: u64) -> io::Result<String> {
+    text(bounded(File::open(path)?, most)?)
+}
+
+fn bounded(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -38,11 +52,6 @@ pub fn read_at_most(path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
         ));
     }
     Ok(bytes)
-}
-
-/// The text of a regular file that has at most so many bytes.
-pub fn read_text_at_most(path: impl AsRef<Path>, most: u64) -> io::Result<String> {
-    text(read_at_most(path, most)?)
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {
@@ -109,6 +118,8 @@ mod tests {
         ] {
             assert_eq!(read_at_most(path(name), 4).unwrap_err().to_string(), why);
         }
+        let endless = named_text_at_most("/dev/zero", 1000).unwrap_err();
+        assert_eq!(endless.to_string(), "larger than 1000 bytes");
         let device = read_at_most(Path::new("/dev/zero"), 4).unwrap_err();
         assert_eq!(device.to_string(), "a device, not a file");
         assert_eq!(

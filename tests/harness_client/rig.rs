@@ -44,6 +44,7 @@ auth) cat "$PI_CODING_AGENT_DIR/auth.json"; stat -c ' %a' "$PI_CODING_AGENT_DIR/
 hold) echo "$PI_CODING_AGENT_DIR"; cat ;;
 env) env ;;
 umask) umask ;;
+open) for fd in /proc/$$/fd/*; do readlink "$fd"; done; cat "${2#--from=}" ;;
 args) shift; for word; do printf '<%s>' "$word"; done ;;
 rules) cat "$PI_CODING_AGENT_DIR/AGENTS.md" ;;
 settings) cat "$PI_CODING_AGENT_DIR/settings.json" ;;

@@ -464,3 +464,39 @@ fn nothing_the_service_says_acts_on_the_terminal() {
         );
     }
 }
+
+#[test]
+fn the_agent_gets_what_its_words_name_and_no_other_descriptor() {
+    let rig = Rig::installed("s");
+    std::fs::write(rig.path("named"), "what a person named").unwrap();
+    let wrapper = rig.wrapper(&["open", "--from=/dev/fd/8"]);
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .env_clear()
+        .envs(wrapper.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .args(["-c", "exec 7< \"$HOME\" 8< \"$HOME/named\"; exec \"$0\" \"$@\""])
+        .arg(wrapper.get_program())
+        .args(wrapper.get_args());
+    let said = ok(&mut shell);
+    assert!(said.ends_with("what a person named"), "{said}");
+    let home = rig.home.path().canonicalize().unwrap();
+    assert!(!said.lines().any(|open| open == home.to_str().unwrap()), "{said}");
+}
+
+#[test]
+fn a_pipe_that_an_agent_left_in_place_of_a_file_holds_up_nothing() {
+    let rig = Rig::installed("s");
+    let plant = "cd \"$PI_CODING_AGENT_DIR\" && for name in AGENTS.md settings.json auth.json; do rm -f $name; mkfifo $name; done";
+    ok(&mut rig.wrapper(&["inner", "sh", "-c", plant]));
+    // Where it would wait for ever, this ends it with 124.
+    let mut bounded = rig.command("/usr/bin/timeout");
+    bounded.arg("60").arg(rig.path(".local/bin/reef-pi")).arg("rules");
+    assert_eq!(ok(&mut bounded), "Rules of r1.\n");
+    let (mut first, mut out) = running(&rig, &["hold"]);
+    line(&mut out);
+    let mut bounded = rig.command("/usr/bin/timeout");
+    bounded.arg("60").arg(rig.path(".local/bin/reef-pi")).arg("rules");
+    assert_eq!(ok(&mut bounded), "Rules of r1.\n");
+    drop(first.stdin.take());
+    assert!(wait_for("the session to end", || first.try_wait().unwrap()).success());
+}

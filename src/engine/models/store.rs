@@ -246,6 +246,33 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_in_a_folder_is_named_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = |name: &str| {
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, dir.path().join(name), kind, mode, 0).unwrap();
+        };
+        let store = ModelStore::new(dir.path().join("models"));
+        let import = || {
+            let error = store.import(dir.path(), "odd", StoredDtype::F32).unwrap_err();
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            format!("{error}: {}", source.unwrap_or_default())
+        };
+        let config = crate::engine::models::synthetic::synthetic_config().to_string();
+        fs::write(dir.path().join("config.json"), config).unwrap();
+        fs::write(
+            dir.path().join("model.safetensors.index.json"),
+            r#"{"weight_map": {"w": "part.safetensors"}}"#,
+        )
+        .unwrap();
+        pipe("part.safetensors");
+        assert!(import().contains("a named pipe"), "{}", import());
+        fs::remove_file(dir.path().join("config.json")).unwrap();
+        pipe("config.json");
+        assert!(import().contains("a named pipe"), "{}", import());
+    }
+
+    #[test]
     fn a_failed_import_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("bad.gguf");

@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 use super::entry::Entry;
 use super::layout;
 use super::refusal::{Refusal, Rule};
-use super::{LARGEST_TREE, MOST_ENTRIES};
+use super::{LARGEST_FILE, LARGEST_TREE, MOST_ENTRIES};
+use crate::sys::regular;
 
 /// The file of a release that holds its tree; what is beside it was rendered from it.
 pub const TREE_FILE: &str = "reef-tree.json";
@@ -107,7 +108,7 @@ impl Tree {
         if path.is_dir() {
             return layout::read(path);
         }
-        let text = std::fs::read_to_string(path).map_err(|source| TreeError::Read {
+        let text = regular::named_text_at_most(path, LARGEST_FILE).map_err(|source| TreeError::Read {
             path: path.to_path_buf(),
             source,
         })?;

@@ -43,6 +43,8 @@ pub const LONGEST_CODE: usize = 256 * 1024;
 pub const LONGEST_BINARY: usize = 1024 * 1024;
 /// Bytes of one tree, as it is stored.
 pub const LARGEST_TREE: usize = 2 * 1024 * 1024;
+/// The largest file that holds a tree or changes of one: its bytes as Base64, with room for how it is written.
+pub const LARGEST_FILE: u64 = 16 * 1024 * 1024;
 /// Characters of an id or a name.
 pub const LONGEST_NAME: usize = 64;
 /// Files of one skill besides `SKILL.md`.

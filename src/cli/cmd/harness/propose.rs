@@ -1,6 +1,6 @@
 //! `reef harness propose`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,9 @@ use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit, harness, learning};
 use crate::domain::ScenarioName;
+use crate::harness::tree::LARGEST_FILE;
 use crate::scenario::{Inbox, Offer, OfferError};
+use crate::sys::regular;
 
 /// Propose a change of a scenario's tree; a step tries it, and the gate decides
 ///
@@ -67,11 +69,12 @@ pub(crate) fn run(context: &Context, args: &ProposeArgs) -> Result<Exit, CliErro
 }
 
 fn body(args: &ProposeArgs) -> Result<Map<String, Value>, CliError> {
-    let text = if args.file.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin())
+    let file = if args.file.as_os_str() == "-" {
+        Path::new("/dev/stdin")
     } else {
-        std::fs::read_to_string(&args.file)
+        &args.file
     };
+    let text = regular::named_text_at_most(file, LARGEST_FILE);
     let text =
         text.map_err(|error| CliError::new(Exit::Usage, format!("{} cannot be read: {error}", args.file.display())))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {
