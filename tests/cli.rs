@@ -15,12 +15,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+mod common;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[path = "cli/faults.rs"]
 mod faults;
 #[path = "cli/offers.rs"]
 mod offers;
+#[path = "cli/provider.rs"]
+mod provider;
 #[path = "cli/readiness.rs"]
 mod readiness;
 

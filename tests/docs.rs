@@ -10,12 +10,15 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::reef::Reef;
 use common::upstream::{Upstream, answer};
+use reef::cli::EXIT_CODES;
+use reef::experience::InterruptionReason;
 
 const PAGES: [&str; 4] = [
     "cli.md",
@@ -51,6 +54,61 @@ fn the_generated_reference_is_in_step() {
         stale.is_empty(),
         "docs/reference is behind the program in {stale:?}; run REEF_UPDATE_DOCS=1 cargo test --test docs"
     );
+}
+
+/// The words between backquotes.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_reasons_of_interruptions_are_those_of_the_program() {
+    let known: BTreeSet<&str> = InterruptionReason::ALL.iter().map(|reason| reason.as_str()).collect();
+    let page = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    for name in ["docs/reference/http.md", "docs/reference/metrics.md"] {
+        let text = page(name);
+        let row = text
+            .lines()
+            .find(|line| line.contains("reef_interrupted_total"))
+            .unwrap();
+        let told: BTreeSet<&str> = quoted(row)
+            .into_iter()
+            .filter(|word| !matches!(*word, "reef_interrupted_total" | "reason"))
+            .collect();
+        assert_eq!(told, known, "{name}");
+    }
+    let text = page("docs/troubleshooting.md");
+    let section = text.split("### `exchange interrupted`").nth(1).unwrap();
+    let section = section.split("###").next().unwrap();
+    let told: BTreeSet<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .filter_map(|line| quoted(line).first().copied())
+        .collect();
+    assert_eq!(told, known);
+    let quiet: BTreeSet<&str> = InterruptionReason::ALL
+        .iter()
+        .filter(|reason| !reason.is_failure())
+        .map(|reason| reason.as_str())
+        .collect();
+    let sentence = section
+        .lines()
+        .find(|line| line.contains("are warnings in the log"))
+        .unwrap();
+    assert_eq!(quoted(sentence).into_iter().collect::<BTreeSet<&str>>(), quiet);
+}
+
+#[test]
+fn the_guides_exit_codes_are_those_of_the_program() {
+    let text = fs::read_to_string(root().join("docs/guides/ci.md")).unwrap();
+    let told: Vec<u8> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(told.len() > 6, "{told:?}");
+    for code in told {
+        assert!(EXIT_CODES.iter().any(|(_, known, _)| *known == code), "{code}");
+    }
 }
 
 fn root() -> &'static Path {

@@ -7,6 +7,8 @@
     reason = "a failed test may panic"
 )]
 
+#[path = "release/again.rs"]
+mod again;
 #[path = "release/backup.rs"]
 mod backup;
 #[path = "release/bench.rs"]

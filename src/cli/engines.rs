@@ -35,7 +35,7 @@ pub(crate) fn embedded_model(settings: &Settings) -> Result<Option<(PathBuf, Str
 /// A provider beside the embedded model, for the questions of judges.
 pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliError> {
     if settings.inference.provider_url().is_some() {
-        return upstream(settings).map(Some);
+        return Ok(Some(Arc::new(upstream(settings)?)));
     }
     Ok(None)
 }
@@ -44,7 +44,7 @@ pub(crate) fn judge(settings: &Settings) -> Result<Option<Arc<dyn Engine>>, CliE
 pub(crate) fn build(settings: &Settings) -> Result<Built, CliError> {
     match settings.inference.engine() {
         EngineKind::Upstream => Ok(Built {
-            engine: upstream(settings)?,
+            engine: Arc::new(upstream(settings)?),
             torch: None,
         }),
         EngineKind::Torch => {
@@ -75,7 +75,8 @@ pub(crate) fn check(settings: &Settings) -> Result<String, CliError> {
     }
 }
 
-fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
+/// The providers as configured.
+pub(crate) fn upstream(settings: &Settings) -> Result<Upstream, CliError> {
     let inference = &settings.inference;
     let Some(url) = inference.provider_url().cloned() else {
         return Err(
@@ -124,8 +125,7 @@ fn upstream(settings: &Settings) -> Result<Arc<dyn Engine>, CliError> {
         },
         ..UpstreamOptions::new(first)
     };
-    let engine = Upstream::new(&options).or_exit(Exit::Usage)?;
-    Ok(Arc::new(engine))
+    Upstream::new(&options).or_exit(Exit::Usage)
 }
 
 /// A provider that cannot be used, at the place of the setting that says so. The first one has settings of its own.

@@ -17,6 +17,8 @@ pub enum Exit {
     Rejected,
     /// The gate could not decide.
     Inconclusive,
+    /// Too much could not be measured to say anything.
+    Invalid,
     /// The head moved, or an id is taken by other content.
     Conflict,
     /// Published, but the engine still serves the old release.
@@ -36,7 +38,7 @@ pub enum Exit {
 }
 
 /// Every exit with its code and meaning, in the order of the reference.
-pub const EXIT_CODES: [(Exit, u8, &str); 14] = [
+pub const EXIT_CODES: [(Exit, u8, &str); 15] = [
     (Exit::Ok, 0, "done"),
     (Exit::Unexpected, 1, "unexpected error"),
     (Exit::Usage, 2, "wrong usage or configuration"),
@@ -48,6 +50,11 @@ pub const EXIT_CODES: [(Exit, u8, &str); 14] = [
     ),
     (Exit::Rejected, 10, "the gate rejected the candidate"),
     (Exit::Inconclusive, 11, "the gate could not decide"),
+    (
+        Exit::Invalid,
+        12,
+        "the measurement is invalid: graders, tasks or the engine failed, which says nothing of the candidate",
+    ),
     (
         Exit::Conflict,
         20,
@@ -72,6 +79,7 @@ impl Exit {
             Self::Partial => "partial",
             Self::Rejected => "rejected",
             Self::Inconclusive => "inconclusive",
+            Self::Invalid => "invalid",
             Self::Conflict => "conflict",
             Self::NotLive => "not_live",
             Self::Unavailable => "unavailable",

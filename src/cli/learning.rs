@@ -167,8 +167,8 @@ impl From<LoopError> for CliError {
                 .hint("reef status shows who drives what; records and reports can be added meanwhile"),
             LoopError::UnknownScenario(_) => Self::from_error(Exit::Usage, error),
             LoopError::Stopped => Self::interrupted(),
+            LoopError::Gate { .. } => Self::from_error(Exit::Invalid, error),
             LoopError::Trainer { .. }
-            | LoopError::Gate { .. }
             | LoopError::Recipe { .. }
             | LoopError::Load { .. }
             | LoopError::Work { .. }

@@ -32,7 +32,7 @@ impl Outcome {
 }
 
 /// One task measured on both sides. `None` means the side could not be measured, which is never a loss.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairedScore {
     /// The task's id in its suite.
     pub task: String,
@@ -48,6 +48,12 @@ pub struct PairedScore {
     /// Why a side is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// What the candidate answered, where somebody asked for answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate_answer: Option<String>,
+    /// What the served release answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_answer: Option<String>,
 }
 
 /// The gate's decision on one candidate.

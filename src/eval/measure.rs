@@ -1,6 +1,6 @@
 //! Measuring: both sides answer the same tasks through the engine that serves them, pairs interleaved.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,6 +111,52 @@ pub struct Terms<'a> {
     pub draw: Draw,
     /// What the verdict names as its evaluator.
     pub evaluator: &'a str,
+    /// Where answers are kept for somebody who wants to read them.
+    pub answers: Option<&'a Answers>,
+}
+
+/// The most characters of one answer that are kept.
+const KEPT_ANSWER: usize = 16_384;
+
+/// What was answered, by task, repetition and side.
+#[derive(Debug, Default)]
+pub struct Answers(Mutex<HashMap<(String, bool), BTreeMap<u32, String>>>);
+
+impl Answers {
+    fn keep(&self, task: &str, repeat: u32, candidate: bool, turn: &Turn) {
+        let mut text = turn.text.clone();
+        if text.is_empty() && !turn.tool_calls.is_empty() {
+            let calls = turn
+                .tool_calls
+                .iter()
+                .map(|call| format!("{}({})", call.name, call.arguments));
+            text = calls.collect::<Vec<_>>().join("\n");
+        }
+        if let Some((at, _)) = text.char_indices().nth(KEPT_ANSWER) {
+            text.truncate(at);
+            text.push('…');
+        }
+        self.0
+            .lock()
+            .entry((task.to_owned(), candidate))
+            .or_default()
+            .insert(repeat, text);
+    }
+
+    /// An answer. One that cannot come out differently was given once for all repetitions.
+    fn of(&self, task: &str, repeat: u32, candidate: bool) -> Option<String> {
+        let answers = self.0.lock();
+        let given = answers.get(&(task.to_owned(), candidate))?;
+        given.get(&repeat).or_else(|| given.values().next()).cloned()
+    }
+
+    /// Puts the answers beside their scores.
+    pub fn put_into(&self, verdict: &mut Verdict) {
+        for pair in &mut verdict.pairs {
+            pair.candidate_answer = self.of(&pair.task, pair.repeat, true);
+            pair.current_answer = self.of(&pair.task, pair.repeat, false);
+        }
+    }
 }
 
 /// Holds the contest and gives the verdict. `watch` hears how many pairs are in evidence.
@@ -190,13 +236,27 @@ async fn pair(
     // Both sides sample with the same seed: what does not depend on the weights cancels out.
     let seed = seed_of(terms.seed, &question.id, assignment.repeat);
     let candidate = || async {
-        let work = score(terms.spec, question, &contest.candidate, contest, seed, cancel);
+        let work = score(
+            terms,
+            question,
+            (&contest.candidate, true),
+            contest,
+            (assignment.repeat, seed),
+            cancel,
+        );
         remembered(known, true, question, &contest.candidate, work).await
     };
     let current = || async {
         match (&contest.current, assignment.sides) {
             (Some(side), Sides::Both) => {
-                let work = score(terms.spec, question, side, contest, seed, cancel);
+                let work = score(
+                    terms,
+                    question,
+                    (side, false),
+                    contest,
+                    (assignment.repeat, seed),
+                    cancel,
+                );
                 Some(remembered(known, false, question, side, work).await)
             }
             _ => None,
@@ -239,13 +299,14 @@ async fn remembered(
 }
 
 async fn score(
-    spec: &GateSpec,
+    terms: &Terms<'_>,
     question: &Question,
-    side: &Side,
+    (side, candidate): (&Side, bool),
     contest: &Contest,
-    seed: u64,
+    (repeat, seed): (u32, u64),
     cancel: &CancellationToken,
 ) -> Result<f64, String> {
+    let spec = terms.spec;
     let mut body = question.request.clone();
     body.insert("stream".into(), json!(false));
     if side.engine.kind() == "torch" {
@@ -253,6 +314,9 @@ async fn score(
     }
     let limit = Duration::from_secs_f64(spec.timeout_s);
     let turn = answer(side, question.route, &body, limit).await?;
+    if let Some(answers) = terms.answers {
+        answers.keep(&question.id, repeat, candidate, &turn);
+    }
     match &question.grading {
         Grading::Checker(checker, directory) => {
             if let Some(score) = checker.score(&turn) {

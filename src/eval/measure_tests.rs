@@ -78,6 +78,14 @@ fn questions() -> Vec<Question> {
 }
 
 async fn hold(answer: fn(&str, usize, &Value) -> Result<String, EngineError>) -> Verdict {
+    hold_of(answer, &questions(), None).await
+}
+
+async fn hold_of(
+    answer: fn(&str, usize, &Value) -> Result<String, EngineError>,
+    questions: &[Question],
+    answers: Option<&Answers>,
+) -> Verdict {
     let engine = Arc::new(Rule {
         calls: AtomicUsize::new(0),
         answer,
@@ -101,8 +109,9 @@ async fn hold(answer: fn(&str, usize, &Value) -> Result<String, EngineError>) ->
         seed: "s",
         draw: Draw::Repeated,
         evaluator: "suite",
+        answers,
     };
-    judge_by_answers(&terms, &questions(), &contest, &CancellationToken::new(), &|_| {})
+    judge_by_answers(&terms, questions, &contest, &CancellationToken::new(), &|_| {})
         .await
         .unwrap()
 }
@@ -155,4 +164,84 @@ async fn an_outage_is_invalid_and_an_empty_answer_is_wrong() {
     );
     let empty = hold(|who, _, _| Ok(if who == "candidate" { "" } else { "right" }.to_owned())).await;
     assert_eq!(empty.outcome, Outcome::Rejected, "{}", empty.reason);
+}
+
+/// One question that a program grades.
+fn graded(command: &[&str], directory: &std::path::Path) -> Vec<Question> {
+    let checker = json!({"kind": "script", "command": command, "answer": 42});
+    let request = json!({"messages": [{"role": "user", "content": "17 + 25"}]});
+    vec![Question {
+        id: "sum".into(),
+        protected: false,
+        route: Route::ChatCompletions,
+        request: request.as_object().unwrap().clone(),
+        grading: Grading::Checker(serde_json::from_value(checker).unwrap(), directory.into()),
+    }]
+}
+
+#[tokio::test]
+async fn a_script_grader_gets_what_the_guide_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let command = [
+        "sh",
+        "-c",
+        "cat > part.$$ && mv part.$$ seen.json; echo '{\"score\": 1}'",
+    ];
+    let questions = graded(&command, dir.path());
+    let verdict = hold_of(|_, _, _| Ok("42".to_owned()), &questions, None).await;
+    assert!(verdict.pairs.iter().all(|pair| pair.candidate == Some(1.0)));
+    let seen: Value = serde_json::from_slice(&std::fs::read(dir.path().join("seen.json")).unwrap()).unwrap();
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guides/recipes.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let shown = guide
+        .lines()
+        .find(|line| line.starts_with("{\"version\": 1, \"task\""))
+        .unwrap();
+    let shown: Value = serde_json::from_str(shown).unwrap();
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(keys(&seen), keys(&shown));
+    assert_eq!(keys(&seen["response"]), keys(&shown["response"]));
+    assert_eq!((&seen["task"], &seen["answer"]), (&json!("sum"), &json!(42)));
+    assert_eq!(seen["response"]["text"], "42");
+    assert_eq!(seen["request"]["messages"], shown["request"]["messages"]);
+}
+
+#[tokio::test]
+async fn a_grader_that_fails_every_time_measures_nothing_and_lowest_scores_are_suspected() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = graded(&["sh", "-c", "echo no module named grade >&2; exit 1"], dir.path());
+    let verdict = hold_of(|_, _, _| Ok("42".to_owned()), &broken, None).await;
+    assert_eq!(verdict.outcome, Outcome::Invalid, "{}", verdict.reason);
+    let failure = verdict.pairs[0].failure.as_deref().unwrap();
+    assert!(failure.contains("no module named grade"), "{failure}");
+    let hopeless = hold(|_, _, _| Ok("wrong".to_owned())).await;
+    assert!(
+        hopeless.reason.contains("every answer scored 0, the lowest there is"),
+        "{}",
+        hopeless.reason
+    );
+    let half = hold(|who, _, _| Ok(if who == "candidate" { "wrong" } else { "right" }.to_owned())).await;
+    assert!(!half.reason.contains("every answer"), "{}", half.reason);
+}
+
+#[tokio::test]
+async fn answers_are_kept_where_somebody_asks_for_them() {
+    let answers = Answers::default();
+    let say: fn(&str, usize, &Value) -> Result<String, EngineError> =
+        |who, _, _| Ok(if who == "candidate" { "right" } else { "wrong" }.to_owned());
+    let mut verdict = hold_of(say, &questions(), Some(&answers)).await;
+    assert!(verdict.pairs[0].candidate_answer.is_none());
+    answers.put_into(&mut verdict);
+    for pair in &verdict.pairs {
+        assert_eq!(pair.candidate_answer.as_deref(), Some("right"));
+        assert_eq!(pair.current_answer.as_deref(), Some("wrong"));
+    }
+    assert!(hold(say).await.pairs[0].candidate_answer.is_none());
 }

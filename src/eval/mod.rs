@@ -22,7 +22,9 @@ pub use checker::{CheckerSpec, ask_program};
 pub use episodes::{Arena, EpisodeNote, conditions, judge_by_episodes, sealed_scores};
 pub use error::EvalError;
 pub use harbor::HarborTask;
-pub use measure::{Contest, Grading, Question, Side, Terms, directory_or_here, judge_by_answers, suite_questions};
+pub use measure::{
+    Answers, Contest, Grading, Question, Side, Terms, directory_or_here, judge_by_answers, suite_questions,
+};
 pub use program::{Compared, judge_by_program};
 pub use spending::level;
 pub use suite::{ReadyTask, Suite, Task};

@@ -26,6 +26,8 @@ pub(super) struct Tally {
     current_n: u64,
     tasks: Vec<TaskTally>,
     candidate_only: bool,
+    lowest: f64,
+    all_lowest: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +60,8 @@ impl Tally {
                 })
                 .collect(),
             candidate_only: spec.selector == SelectorKind::Floor,
+            lowest: spec.score_range[0],
+            all_lowest: true,
         }
     }
 
@@ -71,6 +75,8 @@ impl Tally {
             return None;
         }
         self.valid += 1;
+        let scores = [pair.candidate, pair.current];
+        self.all_lowest &= scores.iter().flatten().all(|score| *score <= self.lowest);
         if let Some(score) = pair.candidate {
             self.candidate_sum += score;
             self.candidate_n += 1;
@@ -120,6 +126,16 @@ impl Tally {
             .filter(|(_, task)| task.protected && task.n < spec.protected_repeats)
             .map(|(index, task)| (index, spec.protected_repeats - task.n))
             .collect()
+    }
+
+    /// What to suspect when nothing that was measured tells one answer from another.
+    pub(super) fn suspicion(&self) -> Option<String> {
+        (self.valid > 0 && self.all_lowest).then(|| {
+            format!(
+                "every answer scored {}, the lowest there is: look at the answers, the tasks and their checker",
+                self.lowest
+            )
+        })
     }
 
     pub(super) fn figures(&self) -> Map<String, Value> {
@@ -183,10 +199,20 @@ fn floor(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore]) -> (Outcome, Str
         // A task that was not measured has not reached the floor, nor has it missed it.
         return (Outcome::Invalid, tally.invalid_words());
     }
-    (
-        Outcome::Selected,
-        format!("all {} measurements reach the floor of {floor}", tally.valid),
-    )
+    let mean = tally.candidate_sum / tally.candidate_n.max(1) as f64;
+    let reason = if floor <= spec.score_range[0] {
+        // A floor that nothing can miss decides nothing.
+        format!(
+            "{} measurements with a mean score of {mean:.3}; no floor was set",
+            tally.valid
+        )
+    } else {
+        format!(
+            "all {} measurements reach the floor of {floor}; mean score {mean:.3}",
+            tally.valid
+        )
+    };
+    (Outcome::Selected, reason)
 }
 
 fn win_margin(spec: &GateSpec, tally: &Tally) -> (Outcome, String) {

@@ -226,6 +226,7 @@ impl Trial {
             current: sound("served", current),
             protected: self.tasks[task].protected,
             failure,
+            ..PairedScore::default()
         }
     }
 
@@ -303,6 +304,10 @@ impl Trial {
             }
             None if self.spec.selector == SelectorKind::Paired => self.paired.exhausted(&self.spec),
             None => fixed_verdict(&self.spec, &self.tally, &self.pairs),
+        };
+        let reason = match self.tally.suspicion() {
+            Some(suspicion) => format!("{reason}; {suspicion}"),
+            None => reason,
         };
         let mut figures = self.tally.figures();
         if self.spec.selector == SelectorKind::Paired {

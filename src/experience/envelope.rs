@@ -1,9 +1,11 @@
 //! Records that come from elsewhere: the import envelope of the HTTP interface, and what a report may contain.
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::append::{Appended, NewInstruction, Prepared};
+use super::canonical;
 use super::error::StoreError;
 use super::records::RecordRow;
 use super::store::Experience;
@@ -11,6 +13,7 @@ use super::writer::Care;
 use crate::domain::{
     NewExchange, NewReport, RecordId, SCORE_RULE, ScenarioName, Tags, Timings, ToolCall, Turn, Usage, is_score,
 };
+use crate::sys::random;
 
 /// At most so many envelopes go into one import.
 pub const MAX_IMPORT: usize = 1000;
@@ -144,8 +147,11 @@ fn at(index: usize, source: StoreError) -> StoreError {
 }
 
 /// Reads the four stored fields of a report; other keys are ignored.
+///
+/// Without an id, a report on exchanges has one made of what it says: the same report sent again is the same report. A
+/// report on none has a fresh one, because nothing tells a repetition from a second opinion.
 pub fn parse_report(
-    id: RecordId,
+    id: impl Into<Option<RecordId>>,
     scenario: ScenarioName,
     mut payload: Map<String, Value>,
 ) -> Result<NewReport, StoreError> {
@@ -187,14 +193,35 @@ pub fn parse_report(
             .collect::<Result<_, _>>()?,
         Some(other) => return Err(wrong("references", "a list of strings", &other)),
     };
-    Ok(NewReport {
-        id,
+    let mut report = NewReport {
+        id: random::record_id(),
         scenario,
         score,
         feedback,
         references,
         metadata,
-    })
+    };
+    match id.into() {
+        Some(id) => report.id = id,
+        None if report.references.is_empty() => {}
+        None => report.id = id_of(&report),
+    }
+    Ok(report)
+}
+
+/// The id of a report that came without one.
+fn id_of(report: &NewReport) -> RecordId {
+    let said = json!({
+        "score": report.score, "feedback": report.feedback, "references": report.references,
+        "metadata": report.metadata,
+    });
+    let mut hash = Sha256::new();
+    hash.update(report.scenario.as_str());
+    hash.update([0]);
+    hash.update(canonical::bytes(&said));
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    RecordId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
 fn wrong(field: &str, wanted: &str, found: &Value) -> StoreError {
@@ -319,8 +346,6 @@ pub(super) fn turn_of(response: &Value) -> Turn {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn parse(payload: Value) -> Result<NewReport, StoreError> {
@@ -328,6 +353,30 @@ mod tests {
             panic!("not an object")
         };
         parse_report(RecordId::new("p").unwrap(), ScenarioName::new("a").unwrap(), payload)
+    }
+
+    #[test]
+    fn a_report_without_an_id_is_the_same_when_it_says_the_same() {
+        let id = |scenario: &str, payload: Value| {
+            let Value::Object(payload) = payload else {
+                panic!("not an object")
+            };
+            let report = parse_report(None, ScenarioName::new(scenario).unwrap(), payload).unwrap();
+            report.id.to_string()
+        };
+        let said = json!({"references": ["r"], "score": 1, "feedback": {"a": 1, "b": 2}});
+        let again = json!({"feedback": {"b": 2, "a": 1.0}, "score": 1.0, "references": ["r"], "metadata": null});
+        assert_eq!(id("s", said.clone()), id("s", again));
+        for other in [
+            json!({"references": ["r"], "score": 0, "feedback": {"a": 1, "b": 2}}),
+            json!({"references": ["q"], "score": 1, "feedback": {"a": 1, "b": 2}}),
+            json!({"references": ["r"], "score": 1, "feedback": {"a": 1, "b": 2}, "metadata": {"by": "someone else"}}),
+        ] {
+            assert_ne!(id("s", said.clone()), id("s", other));
+        }
+        assert_ne!(id("s", said.clone()), id("t", said));
+        let general = json!({"score": 1});
+        assert_ne!(id("s", general.clone()), id("s", general));
     }
 
     #[test]

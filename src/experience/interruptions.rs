@@ -4,6 +4,7 @@ use rusqlite::params;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Doing, StoreError};
+use super::store::Experience;
 use super::writer::WriteTx;
 use crate::domain::{RecordId, Route, ScenarioName};
 
@@ -35,7 +36,11 @@ pub struct Interruption {
 pub enum InterruptionReason {
     /// The client closed its connection.
     ClientGone,
-    /// The upstream answered with an error of the 400 class.
+    /// The upstream refused the credential (401, 403).
+    UpstreamDenied,
+    /// The upstream wants fewer requests (429).
+    UpstreamLimited,
+    /// The upstream answered with another error of the 400 class.
     UpstreamRefused,
     /// The upstream answered with an error of its own, or with something that is no answer.
     UpstreamFailed,
@@ -57,8 +62,10 @@ pub enum InterruptionReason {
 
 impl InterruptionReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::ClientGone,
+        Self::UpstreamDenied,
+        Self::UpstreamLimited,
         Self::UpstreamRefused,
         Self::UpstreamFailed,
         Self::UpstreamUnavailable,
@@ -74,6 +81,8 @@ impl InterruptionReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClientGone => "client_gone",
+            Self::UpstreamDenied => "upstream_denied",
+            Self::UpstreamLimited => "upstream_limited",
             Self::UpstreamRefused => "upstream_refused",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamUnavailable => "upstream_unavailable",
@@ -91,9 +100,21 @@ impl InterruptionReason {
         !matches!(self, Self::ClientGone | Self::UpstreamRefused | Self::Shutdown)
     }
 
+    /// The reason for an error status of the upstream.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            401 | 403 => Self::UpstreamDenied,
+            429 => Self::UpstreamLimited,
+            400..500 => Self::UpstreamRefused,
+            _ => Self::UpstreamFailed,
+        }
+    }
+
     fn counter(self) -> &'static str {
         match self {
             Self::ClientGone => "interrupted.client_gone",
+            Self::UpstreamDenied => "interrupted.upstream_denied",
+            Self::UpstreamLimited => "interrupted.upstream_limited",
             Self::UpstreamRefused => "interrupted.upstream_refused",
             Self::UpstreamFailed => "interrupted.upstream_failed",
             Self::UpstreamUnavailable => "interrupted.upstream_unavailable",
@@ -134,6 +155,33 @@ impl Interruption {
             .doing("noting an interruption")?;
         tx.tallies.add(scenario_id, self.reason.counter(), 1.0);
         Ok(())
+    }
+}
+
+impl Experience {
+    /// How often providers refused or limited requests since they last answered one: the reason of the newest, how
+    /// many, and when. `None` where an answer came since, or none was refused.
+    pub fn refusals_since_the_last_answer(&self) -> Result<Option<(InterruptionReason, u64, i64)>, StoreError> {
+        self.read(|conn| {
+            let found = conn.query_row(
+                "WITH answered(at_us) AS (
+                     SELECT coalesce(max(created_us), 0) FROM record WHERE kind = 0 AND frozen_id IS NOT NULL),
+                 refused AS (
+                     SELECT reason, at_us FROM interruption
+                     WHERE reason IN ('upstream_denied', 'upstream_limited') AND at_us > (SELECT at_us FROM answered))
+                 SELECT (SELECT reason FROM refused ORDER BY at_us DESC LIMIT 1), count(*), max(at_us) FROM refused",
+                [],
+                |row| Ok((row.get::<_, Option<String>>(0)?, row.get(1)?, row.get(2)?)),
+            );
+            let (reason, times, at_us) = found.doing("reading interruptions")?;
+            let (Some(reason), Some(at_us)) = (reason, at_us) else {
+                return Ok(None);
+            };
+            let known = InterruptionReason::ALL
+                .into_iter()
+                .find(|known| known.as_str() == reason);
+            Ok(known.map(|known| (known, times, at_us)))
+        })
     }
 }
 

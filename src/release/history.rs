@@ -180,6 +180,30 @@ impl Repository {
         }
     }
 
+    /// The release that a rollback means by a selector. `head~1` counts from the newest release that is no rollback
+    /// itself: said again, it means the same release, not the one that was just left.
+    pub fn resolve_for_rollback(
+        &self,
+        selector: &Selector,
+        scenario: &ScenarioName,
+    ) -> Result<ReleaseId, ReleaseError> {
+        let Selector::Head(back @ 1..) = selector else {
+            return self.resolve(selector, Some(scenario));
+        };
+        let head = self.head(scenario)?.ok_or_else(|| ReleaseError::NotFound {
+            what: format!("scenario {scenario}"),
+        })?;
+        let back = usize::try_from(*back).unwrap_or(usize::MAX);
+        self.chain(&head, None, usize::MAX)?
+            .into_iter()
+            .skip_while(|commit| commit.operation == Operation::Rollback)
+            .nth(back)
+            .map(|commit| commit.release_id)
+            .ok_or_else(|| ReleaseError::NotFound {
+                what: format!("a release {back} before the newest of {scenario} that is no rollback"),
+            })
+    }
+
     fn resolve_id(&self, id: &str) -> Result<ReleaseId, ReleaseError> {
         let not_found = || ReleaseError::NotFound {
             what: format!(

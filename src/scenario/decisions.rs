@@ -16,6 +16,10 @@ impl Publisher {
         note: Option<String>,
     ) -> Result<Published, PublishError> {
         let (head, row) = self.decidable(scenario, target).await?;
+        // A script may repeat itself, with the head it expected the first time.
+        if self.made(&head, Operation::Rollback, target).await? {
+            return self.existing(head, false).await;
+        }
         expected(scenario, expect, &head)?;
         if head == *target {
             return self.existing(head, false).await;
@@ -42,7 +46,7 @@ impl Publisher {
         note: Option<String>,
     ) -> Result<Published, PublishError> {
         let (head, row) = self.decidable(scenario, target).await?;
-        if row.state == ReleaseState::Promoted && self.promotes(&head, target).await? {
+        if row.state == ReleaseState::Promoted && self.made(&head, Operation::Promote, target).await? {
             return self.existing(head, false).await;
         }
         if row.state != ReleaseState::Held {
@@ -64,11 +68,11 @@ impl Publisher {
         self.republish(scenario, head, target, Operation::Promote, note).await
     }
 
-    /// Whether a release is what promoting `target` made.
-    async fn promotes(&self, release: &ReleaseId, target: &ReleaseId) -> Result<bool, PublishError> {
+    /// Whether a release is what an operation on `target` made.
+    async fn made(&self, release: &ReleaseId, by: Operation, target: &ReleaseId) -> Result<bool, PublishError> {
         let release = release.clone();
         let made = self.blocking(move |repository| repository.describe(&release)).await?;
-        Ok(made.operation == Operation::Promote && made.target.as_ref() == Some(target))
+        Ok(made.operation == by && made.target.as_ref() == Some(target))
     }
 
     /// Refuses a held release. Its content and evidence stay. One that was refused before stays so.

@@ -127,11 +127,7 @@ async fn answer(
     exchange.status = reply.status.as_u16();
     exchange.capture.clone_from(&reply.capture);
     if !reply.status.is_success() {
-        let reason = if reply.status.is_client_error() {
-            InterruptionReason::UpstreamRefused
-        } else {
-            InterruptionReason::UpstreamFailed
-        };
+        let reason = InterruptionReason::of_status(exchange.status);
         // Without the body: it may repeat the request, or a credential.
         exchange.interrupt(reason, format!("the upstream returned {}", exchange.status));
         if headers::is_kept(reply.status) {

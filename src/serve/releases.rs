@@ -23,7 +23,7 @@ use super::state::State;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::engine::EngineError;
 use crate::experience::StepQuery;
-use crate::release::{Manifest, ReleaseError, Selector};
+use crate::release::{Manifest, ReleaseError, Repository, Selector};
 use crate::scenario::{CatalogRow, PublishError, catalog_row};
 
 /// Bytes read from a file at a time.
@@ -111,7 +111,10 @@ pub(super) async fn decide(
     }
     let handle = existing(state, name).await?;
     let publisher = state.directory.publisher();
-    let target = resolve(state, name, &target).await?;
+    let target = match decision {
+        "rollback" => resolve_as(state, name, &target, Repository::resolve_for_rollback).await?,
+        _ => resolve(state, name, &target).await?,
+    };
     let published = match decision {
         "rollback" => publisher.rollback(name, &target, expected.as_ref(), note).await?,
         "promote" => publisher.promote(name, &target, expected.as_ref(), note).await?,
@@ -215,6 +218,19 @@ async fn manifest(state: &State, name: &ScenarioName, id: &str) -> Result<(Relea
 
 /// The release a client names: `head`, `head~N`, an id or the first digits of one, of this scenario only.
 pub(super) async fn resolve(state: &State, name: &ScenarioName, text: &str) -> Result<ReleaseId, ApiError> {
+    resolve_as(state, name, text, |repository, selector, name| {
+        repository.resolve(selector, Some(name))
+    })
+    .await
+}
+
+/// The same, with a meaning of `head~N`.
+async fn resolve_as(
+    state: &State,
+    name: &ScenarioName,
+    text: &str,
+    back: fn(&Repository, &Selector, &ScenarioName) -> Result<ReleaseId, ReleaseError>,
+) -> Result<ReleaseId, ApiError> {
     let publisher = state.directory.publisher().clone();
     let (name, text) = (name.clone(), text.to_owned());
     let resolved = tokio::task::spawn_blocking(move || {
@@ -232,7 +248,7 @@ pub(super) async fn resolve(state: &State, name: &ScenarioName, text: &str) -> R
                     _ => None,
                 }
             }
-            Selector::Head(_) => Some(publisher.repository().resolve(&selector, Some(&name))?),
+            Selector::Head(_) => Some(back(publisher.repository(), &selector, &name)?),
             Selector::Base => None,
         };
         id.ok_or_else(|| {

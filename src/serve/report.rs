@@ -59,8 +59,8 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
 /// Checks each field; the message names the field and what it holds.
 pub(super) fn parse(scenario: ScenarioName, mut fields: Map<String, Value>) -> Result<NewReport, ApiError> {
     let id = match fields.remove("agent_record_id") {
-        None => State::fresh_id(),
-        Some(value) => record_id("agent_record_id", &value)?,
+        None => None,
+        Some(value) => Some(record_id("agent_record_id", &value)?),
     };
     Ok(parse_report(id, scenario, fields)?)
 }

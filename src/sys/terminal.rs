@@ -4,6 +4,16 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+/// How many columns standard output has: as `COLUMNS` says, else as the terminal does. `None` where it is none.
+pub fn columns() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    said.or_else(|| {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        Some(usize::from(size.ws_col))
+    })
+    .filter(|columns| *columns > 0)
+}
+
 /// Whether a character does more on a terminal than stand there: control characters (the second set too), line and
 /// paragraph separators, marks of direction, and characters that nobody sees.
 pub fn acts(c: char) -> bool {

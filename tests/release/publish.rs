@@ -103,8 +103,19 @@ async fn a_chain_grows_by_every_kind_of_decision() {
     // What it made is not in service any more, so there is something to refuse.
     let late = publisher.promote(&s, &held.release_id, None, None).await.unwrap_err();
     assert!(matches!(late, PublishError::NotHeld { state: "promoted", .. }));
-    let noop = publisher.rollback(&s, &back.release_id, None, None).await.unwrap();
-    assert!(!noop.appended);
+    for target in [&back.release_id, &one.release_id] {
+        let noop = publisher.rollback(&s, target, None, None).await.unwrap();
+        assert_eq!((&noop.release_id, noop.appended), (&back.release_id, false));
+    }
+    // Said again with the head that was left, it is done too.
+    let expect = Some(&promoted.release_id);
+    assert!(
+        !publisher
+            .rollback(&s, &one.release_id, expect, None)
+            .await
+            .unwrap()
+            .appended
+    );
     let unknown = publisher
         .rollback(&s, &ReleaseId::new("0".repeat(40)).unwrap(), None, None)
         .await

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::release::chain::{Chain, ScenarioOption};
+use crate::cli::output::Output;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
 use crate::domain::{Outcome, ReleaseId, Verdict};
-use crate::eval::{self, Draw, EvalError, Suite, Terms};
+use crate::eval::{self, Answers, Draw, EvalError, ReadyTask, Suite, Terms};
 use crate::recipe::{EvaluatorKind, GateSpec, SelectorKind};
 use crate::scenario::{Hands, files_of};
 
@@ -22,7 +23,10 @@ use crate::scenario::{Hands, files_of};
 /// cannot be given the weights of a release. With --against, the rule is the paired sequential test (or --selector);
 /// without it the release is measured alone and --floor decides.
 ///
-/// Exit codes: 0 better (or the floor is reached), 10 not better, 11 undecided, or the measurement failed.
+/// --answers shows what was answered; --json always does.
+///
+/// Exit codes: 0 better (or the floor is reached), 10 not better, 11 undecided, 12 too much could not be measured (a
+/// grader that fails, say), which says nothing of the release.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     /// The release: head (the default), head~1, the first digits of an id, or a directory with an adapter or a model
@@ -46,6 +50,9 @@ pub(crate) struct EvalArgs {
     /// Without --against: the score every run must reach
     #[arg(long, value_name = "SCORE", conflicts_with = "against")]
     floor: Option<f64>,
+    /// Show what each side answered, and why a side has no score
+    #[arg(long)]
+    answers: bool,
     #[command(flatten)]
     scenario: ScenarioOption,
 }
@@ -88,10 +95,11 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
         .hint("name the model with inference.model-path, in the deployment file given with -c or in the flag of that name"));
     }
     let hands = Hands::measuring(&built.engine, built.torch.as_ref(), engines::judge(settings)?);
-    let verdict = context.block_on(async {
+    let kept = Answers::default();
+    let (mut verdict, measured) = context.block_on(async {
         let chain = Chain::open(context, &args.scenario).await?;
-        let candidate = files(&chain, &args.release)?;
-        let against = args.against.as_deref().map(|text| files(&chain, text)).transpose()?;
+        let candidate = named(&chain, &args.release)?;
+        let against = args.against.as_deref().map(|text| named(&chain, text)).transpose()?;
         let questions = eval::suite_questions(&suite);
         let terms = Terms {
             spec: &spec,
@@ -99,28 +107,32 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
             seed: &suite.digest,
             draw: Draw::Repeated,
             evaluator: "suite",
+            answers: Some(&kept),
         };
         let total = u64::from(spec.maximum_pairs);
         let progress = Mutex::new(Progress::start(context.output(), "measuring", Some(total)));
         let watch = |pairs: usize| progress.lock().set(pairs as u64, None);
         let cancel = CancellationToken::new();
-        Ok(hands
+        let verdict = hands
             .contest(
                 "eval",
                 &terms,
                 &questions,
-                candidate.as_deref(),
-                against.as_ref().map(Option::as_deref),
+                candidate.files.as_deref(),
+                against.as_ref().map(|side| side.files.as_deref()),
                 &cancel,
                 &watch,
             )
-            .await?)
+            .await?;
+        Ok((verdict, (candidate.release, against.and_then(|side| side.release))))
     })?;
-    show(context, &args, &suite, &verdict)?;
+    kept.put_into(&mut verdict);
+    show(context, &args, &suite, &verdict, measured)?;
     Ok(match verdict.outcome {
         Outcome::Selected => Exit::Ok,
         Outcome::Rejected => Exit::Rejected,
-        Outcome::Inconclusive | Outcome::Invalid | Outcome::Held => Exit::Inconclusive,
+        Outcome::Inconclusive | Outcome::Held => Exit::Inconclusive,
+        Outcome::Invalid => Exit::Invalid,
     })
 }
 
@@ -155,24 +167,47 @@ fn spec(args: &EvalArgs, gate: GateSpec, suite: &Suite, trials: u32) -> Result<G
     })
 }
 
-/// The files of what a person named.
-fn files(chain: &Chain, text: &str) -> Result<Option<PathBuf>, CliError> {
-    let path = Path::new(text);
-    if path.is_dir() {
-        return Ok(Some(path.to_path_buf()));
-    }
-    let release: ReleaseId = chain.resolve(text)?;
-    files_of(&chain.publisher, &release).map_err(|reason| CliError::new(Exit::Usage, reason))
+/// What a person named: a release, or files that are none.
+struct Named {
+    release: Option<ReleaseId>,
+    files: Option<PathBuf>,
 }
 
-fn show(context: &Context, args: &EvalArgs, suite: &Suite, verdict: &Verdict) -> Result<(), CliError> {
+fn named(chain: &Chain, text: &str) -> Result<Named, CliError> {
+    let path = Path::new(text);
+    if path.is_dir() {
+        return Ok(Named {
+            release: None,
+            files: Some(path.to_path_buf()),
+        });
+    }
+    let release = chain.resolve(text)?;
+    let files = files_of(&chain.publisher, &release).map_err(|reason| CliError::new(Exit::Usage, reason))?;
+    Ok(Named {
+        release: Some(release),
+        files,
+    })
+}
+
+fn show(
+    context: &Context,
+    args: &EvalArgs,
+    suite: &Suite,
+    verdict: &Verdict,
+    (release_id, against_id): (Option<ReleaseId>, Option<ReleaseId>),
+) -> Result<(), CliError> {
     let output = context.output();
     if output.json() {
         let result = json!({
-            "release": args.release, "against": args.against, "suite": suite.name, "suite_digest": suite.digest,
-            "verdict": verdict,
+            "release": args.release, "release_id": release_id, "against": args.against, "against_id": against_id,
+            "suite": suite.name, "suite_digest": suite.digest, "verdict": verdict,
         });
         return output.object("evaluation", &result);
+    }
+    if args.answers {
+        for task in &suite.tasks {
+            show_answers(output, task, verdict)?;
+        }
     }
     let mut table = Table::new(&["task", ">runs", ">score", ">against", "note"]);
     for task in &suite.tasks {
@@ -209,6 +244,48 @@ fn show(context: &Context, args: &EvalArgs, suite: &Suite, verdict: &Verdict) ->
         format::short(&verdict.selector),
         verdict.reason
     ))
+}
+
+/// One task with everything that was answered to it.
+fn show_answers(output: &Output, task: &ReadyTask, verdict: &Verdict) -> Result<(), CliError> {
+    let pairs: Vec<_> = verdict.pairs.iter().filter(|pair| pair.task == task.id).collect();
+    if pairs.is_empty() {
+        return Ok(());
+    }
+    let block = |label: &str, text: &str| {
+        let text = text.trim_end().replace('\n', "\n             ");
+        output.line(&format!("  {label:<10} {text}"))
+    };
+    output.line(&format!("task {}", task.id))?;
+    let asked = task
+        .request
+        .get("messages")
+        .and_then(Value::as_array)
+        .and_then(|messages| messages.last());
+    if let Some(asked) = asked {
+        block(
+            "asked",
+            &asked["content"]
+                .as_str()
+                .map_or_else(|| asked["content"].to_string(), str::to_owned),
+        )?;
+    }
+    for pair in pairs {
+        let sides = [
+            ("answer", &pair.candidate_answer, pair.candidate),
+            ("against", &pair.current_answer, pair.current),
+        ];
+        for (label, answer, score) in sides {
+            if let Some(answer) = answer {
+                let score = score.map_or_else(|| "no score".to_owned(), |score| format!("scored {score}"));
+                block(label, &format!("{answer}\n({score})"))?;
+            }
+        }
+        if let Some(failure) = &pair.failure {
+            block("failed", failure)?;
+        }
+    }
+    output.line("")
 }
 
 impl From<EvalError> for CliError {

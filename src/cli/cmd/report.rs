@@ -8,12 +8,11 @@ use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::{RecordId, SCORE_RULE, ScenarioName, is_score};
 use crate::experience::{Insertion, parse_report};
-use crate::sys::random;
 
 /// Give feedback on exchanges
 ///
 /// Names the exchanges by their receipts (`x-reef-agent-record-id`) and prints the report's own id. Sending the same
-/// report with the same --id again changes nothing.
+/// report again changes nothing; a second one that says the same needs an --id of its own.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// Receipts of the exchanges it is about
@@ -34,7 +33,7 @@ pub(crate) struct ReportArgs {
     /// Whatever else the recipe's reports carry, as a JSON object
     #[arg(long, value_name = "JSON", value_parser = object)]
     metadata: Option<Map<String, Value>>,
-    /// The report's id, for a retry; a fresh one without it
+    /// The report's id; without it, one made of what the report says
     #[arg(long, value_name = "ID")]
     id: Option<RecordId>,
     #[command(flatten)]
@@ -79,13 +78,14 @@ pub(crate) fn run(context: &Context, args: ReportArgs) -> Result<Exit, CliError>
     if let Some(metadata) = args.metadata {
         payload.insert("metadata".to_owned(), Value::Object(metadata));
     }
-    let id = args.id.unwrap_or_else(random::record_id);
     let answer = match &args.server.url {
         Some(url) => {
             let scenario = args
                 .scenario
                 .ok_or_else(|| no_scenario().hint("a service cannot be asked by receipt alone"))?;
-            payload.insert("agent_record_id".to_owned(), json!(id));
+            if let Some(id) = &args.id {
+                payload.insert("agent_record_id".to_owned(), json!(id));
+            }
             let client = Client::new(context, url)?;
             let body = Value::Object(payload);
             context.block_on(client.send(
@@ -95,18 +95,13 @@ pub(crate) fn run(context: &Context, args: ReportArgs) -> Result<Exit, CliError>
                 Some(&body),
             ))?
         }
-        None => to_files(context, id.clone(), args.scenario, &args.receipts, payload)?,
+        None => to_files(context, args.id, args.scenario, &args.receipts, payload)?,
     };
     let output = context.output();
     if output.json() {
         output.object("report", &answer)?;
     } else {
-        output.line(
-            answer
-                .get("agent_record_id")
-                .and_then(Value::as_str)
-                .unwrap_or(id.as_str()),
-        )?;
+        output.line(answer.get("agent_record_id").and_then(Value::as_str).unwrap_or("-"))?;
     }
     Ok(Exit::Ok)
 }
@@ -117,7 +112,7 @@ fn no_scenario() -> CliError {
 
 fn to_files(
     context: &Context,
-    id: RecordId,
+    id: Option<RecordId>,
     scenario: Option<ScenarioName>,
     receipts: &[RecordId],
     payload: Map<String, Value>,

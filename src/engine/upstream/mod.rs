@@ -8,6 +8,7 @@ mod pool;
 mod provider;
 
 pub use call::Upstream;
+pub use models::Hello;
 pub use provider::{Api, ProviderError, ProviderOptions};
 
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use crate::engine::ModelCard;
 
 /// Clients probe the list at start and give up within seconds, so the provider gets less.
 const WAIT: Duration = Duration::from_millis(2500);
+/// A person who asks about a provider waits longer.
+const PATIENT_WAIT: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_secs(60);
 const LARGEST_LIST: usize = 4 * 1024 * 1024;
 
@@ -23,7 +25,30 @@ const LARGEST_LIST: usize = 4 * 1024 * 1024;
 #[derive(Default)]
 pub(super) struct ModelCache(ArcSwapOption<(Instant, Vec<ModelCard>)>);
 
+/// What a provider says when it is asked for its models, which costs nothing.
+#[derive(Debug, Clone)]
+pub struct Hello {
+    /// The status of its answer.
+    pub status: u16,
+    /// The ids of the models it lists; empty where it lists none.
+    pub models: Vec<String>,
+}
+
 impl Upstream {
+    /// Asks every provider for its models, in the order of the configuration; `None` for one that gives no answer in
+    /// time.
+    pub async fn hello(&self) -> Vec<Option<Hello>> {
+        let mut answers = Vec::with_capacity(self.ports.len());
+        for port in &self.ports {
+            let answer = tokio::time::timeout(PATIENT_WAIT, ask(port)).await.ok().flatten();
+            answers.push(answer.map(|(status, cards)| Hello {
+                status: status.as_u16(),
+                models: cards.into_iter().map(|card| card.id).collect(),
+            }));
+        }
+        answers
+    }
+
     /// The first provider's list, or what is configured if it gives none in time.
     pub(super) async fn list_models(&self) -> Vec<ModelCard> {
         if let Some(cached) = self.models.0.load().as_deref()
@@ -55,6 +80,12 @@ impl Upstream {
 }
 
 async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
+    let (status, cards) = ask(port).await?;
+    status.is_success().then_some(cards)
+}
+
+/// The status of the answer, and the models in it.
+async fn ask(port: &Port) -> Option<(StatusCode, Vec<ModelCard>)> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.method_mut() = Method::GET;
     *request.uri_mut() = port.provider.target_path("/v1/models")?;
@@ -63,8 +94,9 @@ async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
     *request.headers_mut() = headers;
     let mut lease = port.pool.lease(false).await.ok()?;
     let response = lease.sender()?.send_request(request).await.ok()?;
-    if !response.status().is_success() {
-        return None;
+    let status = response.status();
+    if !status.is_success() {
+        return Some((status, Vec::new()));
     }
     let body = Limited::new(response.into_body(), LARGEST_LIST)
         .collect()
@@ -72,8 +104,9 @@ async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
         .ok()?
         .to_bytes();
     lease.give_back();
-    let list: Value = crate::sys::json::read(&body).ok()?;
-    let cards = list.get("data")?.as_array()?.iter().filter_map(|model| {
+    let list: Value = crate::sys::json::read(&body).unwrap_or_default();
+    let listed = list["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let cards = listed.iter().filter_map(|model| {
         Some(ModelCard {
             id: model.get("id")?.as_str()?.to_owned(),
             owned_by: model
@@ -83,5 +116,5 @@ async fn fetch(port: &Port) -> Option<Vec<ModelCard>> {
                 .to_owned(),
         })
     });
-    Some(cards.collect())
+    Some((status, cards.collect()))
 }

@@ -336,6 +336,7 @@ mod tests {
                 current: None,
                 protected: true,
                 failure: Some("timed out".to_owned()),
+                ..PairedScore::default()
             }],
             figures: json!({"effect": 0.25}).as_object().unwrap().clone(),
         };

@@ -49,6 +49,7 @@ impl Driver {
                     } else {
                         "holdout"
                     },
+                    answers: None,
                 };
                 self.inner
                     .hands

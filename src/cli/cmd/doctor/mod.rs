@@ -2,6 +2,7 @@
 
 mod files;
 mod permissions;
+mod provider;
 
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{CliError, Context, Exit, format, readiness};
+use crate::cli::{CliError, Context, Exit, format, readiness, running};
 use crate::config::{EngineKind, Settings};
 use crate::experience::{Experience, StoreOptions};
 use crate::harness::sandbox::Sandbox;
@@ -91,8 +92,9 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
     findings.push(store(&settings.storage.experience_db()));
     findings.extend(files::heads(context, settings));
     findings.extend(files::steps(settings));
+    findings.extend(provider::refusals(settings));
     if !args.offline {
-        findings.extend(upstream(settings));
+        findings.extend(provider::ask(context, settings)?);
         findings.extend(collector(settings));
     }
     show(context, &findings)?;
@@ -208,17 +210,20 @@ fn git_lfs() -> Finding {
 /// What the service would refuse to start with.
 fn startable(settings: &Settings) -> Vec<Finding> {
     let inference = &settings.inference;
-    let nobody =
-        inference.engine() == EngineKind::Upstream && inference.upstream_url.is_none() && inference.url.is_none();
+    let nobody = inference.engine() == EngineKind::Upstream && inference.provider_url().is_none();
     let mut findings = Vec::new();
     for question in &readiness::QUESTIONS {
         if question.check == "engine" && nobody {
             // Flags of reef serve may name it.
-            findings.push(warning(
-                "engine",
-                "nothing is configured that could answer requests",
-                "name a provider: inference.upstream-url, or reef serve --upstream-url; reef init writes a file",
-            ));
+            findings.push(match running::find(settings) {
+                Some(note) => provider::of_the_service(&note.url, note.pid),
+                None => warning(
+                    "engine",
+                    "nothing is configured that could answer requests",
+                    "name the deployment file with -c, or the provider with --inference.upstream-url URL; reef init \
+                     writes a file",
+                ),
+            });
             continue;
         }
         match (question.ask)(settings) {
@@ -245,23 +250,43 @@ fn address(settings: &Settings) -> Finding {
     if !loopback && settings.tokens().is_empty() && !settings.reef.allow_open {
         return bad(
             "address",
-            format!("{shown} is reachable from other machines and no token is set"),
+            settings
+                .fault(
+                    "reef.host",
+                    format!("{shown} is reachable from other machines and no token is set"),
+                )
+                .to_string(),
             "set reef.tokens, listen on 127.0.0.1, or set reef.allow-open",
         );
     }
     match TcpListener::bind((host, port)) {
         Ok(_) => good("address", format!("{shown} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => warning(
-            "address",
-            format!("{shown} is in use, perhaps by a running reef serve"),
-            "stop that process, or set reef.port",
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => match running::find(settings) {
+            Some(note) if serves(&note.url, port) => {
+                good("address", format!("{shown} is in use by the service on these files"))
+            }
+            _ => warning(
+                "address",
+                settings
+                    .fault("reef.port", format!("{shown} is in use by another program"))
+                    .to_string(),
+                "stop that program, or set reef.port",
+            ),
+        },
         Err(error) => bad(
             "address",
-            format!("cannot listen on {shown}: {error}"),
+            settings
+                .fault("reef.host", format!("cannot listen on {shown}: {error}"))
+                .to_string(),
             "correct reef.host and reef.port",
         ),
     }
+}
+
+/// Whether a service announced this port; one with an address of its own for others cannot be told apart.
+fn serves(url: &str, port: u16) -> bool {
+    url.parse::<http::Uri>()
+        .is_ok_and(|uri| uri.port_u16().is_none_or(|announced| announced == port))
 }
 
 /// Every open stream holds two sockets.
@@ -426,12 +451,6 @@ fn mirror(settings: &Settings, offline: bool) -> Option<Finding> {
         .then(|| reachable(check, url, fix))
         .flatten()?;
     Some(lenient(found))
-}
-
-fn upstream(settings: &Settings) -> Option<Finding> {
-    let url = settings.inference.upstream_url.as_ref()?;
-    let fix = "is the provider running there? correct inference.upstream-url otherwise";
-    reachable("upstream", url, fix)
 }
 
 fn collector(settings: &Settings) -> Option<Finding> {

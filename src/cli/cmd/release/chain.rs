@@ -74,6 +74,17 @@ impl Chain {
         .into())
     }
 
+    /// The release that a rollback means: `head~1` counts from the newest release that is no rollback itself.
+    pub(crate) fn resolve_for_rollback(&self, text: &str) -> Result<ReleaseId, CliError> {
+        match Selector::parse(text) {
+            selector @ Selector::Head(1..) => Ok(self
+                .publisher
+                .repository()
+                .resolve_for_rollback(&selector, &self.scenario)?),
+            _ => self.resolve(text),
+        }
+    }
+
     /// The same without a look at whether it is whole.
     pub(crate) fn find(&self, text: &str) -> Result<ReleaseId, CliError> {
         let selector = Selector::parse(text);

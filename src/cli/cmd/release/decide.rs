@@ -38,7 +38,8 @@ pub(crate) struct RejectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RollbackArgs {
-    /// The release to serve again: head~1, or the first digits of an id
+    /// The release to serve again: head~1, or the first digits of an id. head~1 counts from the newest release that is
+    /// no rollback, so that saying it again changes nothing
     release: String,
     /// Refuse (exit 20) when the scenario serves another release than this
     #[arg(long, value_name = "HEAD")]
@@ -78,7 +79,10 @@ pub(crate) async fn decide(
     note: Option<String>,
 ) -> Result<Decided, CliError> {
     let chain = Chain::open(context, &ScenarioOption { scenario }).await?;
-    let target = chain.resolve(target)?;
+    let target = match kind {
+        Kind::Rollback { .. } => chain.resolve_for_rollback(target)?,
+        Kind::Promote { .. } | Kind::Reject => chain.resolve(target)?,
+    };
     let (publisher, name) = (&chain.publisher, &chain.scenario);
     let published = match kind {
         Kind::Reject => {
@@ -121,7 +125,16 @@ pub(crate) fn rollback(context: &Context, args: RollbackArgs) -> Result<Exit, Cl
     let spinner = Spinner::start(context.output(), "publishing");
     let decided = context.block_on(work)?;
     drop(spinner);
-    say(context, &decided)
+    let exit = say(context, &decided)?;
+    if let Decided::Published { published, .. } = &decided
+        && !published.appended
+        && args.release.to_ascii_lowercase().starts_with("head~")
+    {
+        context
+            .output()
+            .note("to go further back, name a release by its id: reef release list shows them");
+    }
+    Ok(exit)
 }
 
 pub(crate) fn reject(context: &Context, args: RejectArgs) -> Result<Exit, CliError> {

@@ -3,6 +3,7 @@
 mod steps;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::context::Store;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
-use crate::domain::ScenarioName;
+use crate::domain::{Outcome, ScenarioName};
 use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// process at a time drives a scenario.
 ///
 /// Exit codes: 0 a candidate was released or held, 3 nothing to do, 10 no candidate passed the gate, 11 the gate could
-/// not decide, 50 another process drives the scenario.
+/// not decide, 12 the gate could not measure, 50 another process drives the scenario.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct TrainArgs {
@@ -182,12 +183,14 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
     let mut tally = Tally::default();
     let cancel = CancellationToken::new();
     let ask = if args.now { Ask::Now } else { Ask::Automatic };
+    // Whether the last verdict was that nothing could be measured.
+    let invalid = AtomicBool::new(false);
     loop {
         let mut busy = false;
         let mut wake: Option<i64> = None;
         let mut idle = Vec::new();
         for lease in leases {
-            match turn(context, driver, lease, ask, &cancel).await? {
+            match turn(context, driver, lease, ask, &cancel, &invalid).await? {
                 Turn::Ended(ended) => {
                     busy = true;
                     tally.note(&ended);
@@ -201,8 +204,13 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
                 Turn::Waiting { until_us, error } => {
                     let seconds = (until_us - clock::now_us()).max(0) as f64 / 1e6;
                     if !args.watch && seconds > args.patience {
+                        let exit = if invalid.load(Ordering::Relaxed) {
+                            Exit::Invalid
+                        } else {
+                            Exit::Unexpected
+                        };
                         return Err(CliError::new(
-                            Exit::Unexpected,
+                            exit,
                             format!("the step of scenario {} keeps failing: {error}", lease.scenario()),
                         )
                         .hint(format!(
@@ -251,6 +259,7 @@ async fn turn(
     lease: &Lease,
     ask: Ask,
     cancel: &CancellationToken,
+    invalid: &AtomicBool,
 ) -> Result<Turn, CliError> {
     let output = context.output();
     let scenario = lease.scenario();
@@ -266,6 +275,9 @@ async fn turn(
         }
     };
     let watch = |event: &LoopEvent| {
+        if let LoopEvent::Judged { outcome, .. } = event {
+            invalid.store(*outcome == Outcome::Invalid.as_str(), Ordering::Relaxed);
+        }
         // A reader that went away is noticed by the next write of data.
         let _gone = match event {
             LoopEvent::Sealed { batch, samples } if output.json() => output.event(

@@ -125,6 +125,7 @@ impl Driver {
             seed: job.batch.as_str(),
             draw: Draw::Repeated,
             evaluator: "episodes",
+            answers: None,
         };
         let judged = eval::judge_by_episodes(&terms, &suite, &arena, cancel, watch).await;
         let sealed = match &judged {
