@@ -286,7 +286,7 @@ fn a_panic_gives_the_terminal_back_once_and_one_in_the_background_leaves_the_scr
     }
     let (_upstream, reef, _) = service();
     let pane = Pane::start(80, 24, &reef.dir, "dash", "FAILPOINTS='dash::draw=3*off->panic(boom)'");
-    let shown = pane.wait(&["ended-with-101", "panicked at"]);
+    let shown = pane.wait(&["ended-with-1", "panicked at"]);
     assert_eq!(shown.matches("panicked at").count(), 1, "{shown}");
     pane.given_back();
     let pane = Pane::start(

@@ -11,3 +11,5 @@
 #[path = "operating/access.rs"]
 mod access;
 mod common;
+#[path = "operating/panics.rs"]
+mod panics;

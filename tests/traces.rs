@@ -94,18 +94,8 @@ fn the_log_the_trace_and_the_record_of_a_failed_exchange_agree() {
     let cases = [
         (answer(500, "text/plain", "secret words"), 502, "upstream_failed", true),
         (answer(301, "text/plain", ""), 502, "upstream_failed", true),
-        (
-            answer(401, "text/plain", "secret words"),
-            401,
-            "upstream_denied",
-            true,
-        ),
-        (
-            answer(429, "text/plain", "secret words"),
-            429,
-            "upstream_limited",
-            true,
-        ),
+        (answer(401, "text/plain", "secret words"), 401, "upstream_denied", true),
+        (answer(429, "text/plain", "secret words"), 429, "upstream_limited", true),
         (
             answer(418, "text/plain", "secret words"),
             400,

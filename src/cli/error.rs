@@ -162,6 +162,7 @@ impl From<StoreError> for CliError {
         let exit = match error.class() {
             ErrorClass::Refused | ErrorClass::NotFound => Exit::Usage,
             ErrorClass::Conflict => Exit::Conflict,
+            ErrorClass::Failed if matches!(error, StoreError::Panicked(_)) => Exit::Unexpected,
             ErrorClass::Busy | ErrorClass::Failed => Exit::Store,
         };
         let mut failure = Self::from_error(exit, &error);

@@ -172,7 +172,8 @@ impl From<LoopError> for CliError {
             | LoopError::Recipe { .. }
             | LoopError::Load { .. }
             | LoopError::Work { .. }
-            | LoopError::Name(_) => Self::from_error(Exit::Unexpected, error),
+            | LoopError::Name(_)
+            | LoopError::Panicked(_) => Self::from_error(Exit::Unexpected, error),
         }
     }
 }

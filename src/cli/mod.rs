@@ -35,7 +35,7 @@ use error::{CliError, OrExit};
 use output::Output;
 
 use crate::harness::sandbox;
-use crate::sys::{format, launch};
+use crate::sys::{format, launch, task};
 
 /// Runs the program, and ends it.
 pub fn main() -> ! {
@@ -47,8 +47,11 @@ pub fn main() -> ! {
             crate::sys::leave::leave(report(&early_output(&argv), &error).code());
         }
     }
+    task::watch_panics();
     crate::sys::failpoint::arm_from_env();
-    crate::sys::leave::leave(run(argv).code())
+    // Work that panics elsewhere is told where it is waited for; here nobody else is left to tell.
+    let ended = task::guard("reef", || run(argv));
+    crate::sys::leave::leave(ended.unwrap_or(Exit::Unexpected).code())
 }
 
 fn run(argv: Vec<OsString>) -> Exit {

@@ -1,13 +1,13 @@
 //! Progress of long work, on standard error: a bar on a terminal, events under `--json`, otherwise silence.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::output::Output;
+use crate::sys::task::{self, Thread};
 use crate::sys::terminal;
 
 /// At most one event in this time, so that a log of a long run stays readable.
@@ -87,7 +87,7 @@ impl Drop for Progress<'_> {
 /// A sign that work goes on which cannot say how far it is. Dropping it removes the sign.
 pub(crate) struct Spinner {
     ended: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread<()>>,
 }
 
 impl Spinner {
@@ -101,7 +101,7 @@ impl Spinner {
         }
         let (ended, end) = channel::<()>();
         let output = output.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = task::thread("reef-progress", move || {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
             let started = Instant::now();
             let mut wait = QUIET_AT_FIRST;
@@ -125,7 +125,8 @@ impl Spinner {
         });
         Self {
             ended: Some(ended),
-            thread: Some(thread),
+            // Without a thread there is no sign; the work goes on.
+            thread: thread.ok(),
         }
     }
 }
@@ -134,7 +135,7 @@ impl Drop for Spinner {
     fn drop(&mut self) {
         drop(self.ended.take());
         if let Some(thread) = self.thread.take() {
-            // A panic in it was already shown; the sign is gone either way.
+            // A panic in it was told; the sign is gone either way.
             let _ended = thread.join();
         }
     }

@@ -177,6 +177,7 @@ impl From<PublishError> for CliError {
                 let failure = Self::from_error(Exit::Store, error);
                 hints.into_iter().fold(failure, Self::hint)
             }
+            PublishError::Panicked(_) => Self::from_error(Exit::Unexpected, error),
             PublishError::Unsettled { .. } | PublishError::Restless { .. } => Self::from_error(Exit::Store, error),
             PublishError::ReadOnly { .. } => {
                 Self::from_error(Exit::Store, error).hint("run it as the user that the directory belongs to")

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,8 +13,8 @@ use super::source::Source;
 use super::terminal::{Screen, copy, present};
 use super::theme::Theme;
 use super::view;
-use crate::sys::clock;
 use crate::sys::failpoint::hit;
+use crate::sys::{clock, task};
 
 /// How the dashboard begins.
 #[derive(Debug, Clone)]
@@ -47,8 +46,8 @@ pub fn run(source: Box<dyn Source>, options: &DashOptions) -> Result<Option<i32>
     let (events, happened) = channel();
     let mut screen = Screen::take(events.clone()).map_err(DashError::Terminal)?;
     watch_signals(events.clone()).map_err(DashError::Terminal)?;
-    read_keys(events.clone());
-    let work = work(source, events);
+    read_keys(events.clone()).map_err(DashError::Terminal)?;
+    let work = work(source, events).map_err(DashError::Terminal)?;
     let size = screen.terminal.size().map_err(DashError::Terminal)?;
     let app = App::new(
         options.theme,
@@ -103,8 +102,8 @@ fn turn(
     }
 }
 
-fn read_keys(events: Sender<Event>) {
-    thread::spawn(move || {
+fn read_keys(events: Sender<Event>) -> io::Result<()> {
+    let _reading = task::thread("reef-keys", move || {
         loop {
             let event = match crossterm::event::read() {
                 Ok(crossterm::event::Event::Key(key)) => Event::Key(key),
@@ -119,7 +118,8 @@ fn read_keys(events: Sender<Event>) {
                 return;
             }
         }
-    });
+    })?;
+    Ok(())
 }
 
 /// Every signal that asks a program to end ends this one the same way: with the terminal given back.
@@ -134,7 +134,7 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
     ];
     let [mut term, mut int, mut hup, mut quit] = listen(kinds)?;
     drop(guard);
-    thread::spawn(move || {
+    let _waiting = task::thread("reef-signals", move || {
         runtime.block_on(async move {
             let kind = tokio::select! {
                 _ = term.recv() => SignalKind::terminate(),
@@ -145,7 +145,7 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
             // The receiver is gone only when the dashboard ends anyway.
             let _ending = events.send(Event::Terminate(kind.as_raw_value()));
         });
-    });
+    })?;
     Ok(())
 }
 
@@ -161,11 +161,11 @@ fn listen<const N: usize>(kinds: [SignalKind; N]) -> io::Result<[Signal; N]> {
 
 /// The thread that blocks on the source, one request after the other. A panic in one request is told and the next one
 /// is served.
-fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
+fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> io::Result<Sender<Effect>> {
     let (effects, wanted) = channel();
-    thread::spawn(move || {
+    let _working = task::thread("reef-look", move || {
         for effect in wanted {
-            let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(source.as_mut(), effect)));
+            let answer = task::guard("looking", || perform(source.as_mut(), effect));
             // A panic was told by its hook.
             if let Ok(Some(event)) = answer
                 && events.send(event).is_err()
@@ -173,8 +173,8 @@ fn work(mut source: Box<dyn Source>, events: Sender<Event>) -> Sender<Effect> {
                 return;
             }
         }
-    });
-    effects
+    })?;
+    Ok(effects)
 }
 
 fn perform(source: &mut dyn Source, effect: Effect) -> Option<Event> {

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
 
 use super::error::{Doing, StoreError};
 use super::schema::{self, Create};
+use crate::sys::task::{self, Thread};
 
 /// Pages of log from which copying is worth a sync of the file: 4 MiB.
 const COPY_FROM: i64 = 1000;
@@ -25,12 +25,13 @@ pub(super) const FALLBACK_PAGES: i64 = 16_000;
 /// The log is looked at no more often than this.
 const PAUSE: Duration = Duration::from_millis(20);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+const WORK: &str = "reef-checkpoint";
 
 /// The writer's end.
 pub(super) struct Checkpointer {
     committed: Option<SyncSender<()>>,
     finish: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread<()>>,
 }
 
 impl Checkpointer {
@@ -39,9 +40,7 @@ impl Checkpointer {
         let (committed, signals) = sync_channel(1);
         let finish = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&finish);
-        let thread = std::thread::Builder::new()
-            .name("reef-checkpoint".to_owned())
-            .spawn(move || run(&path, &signals, &asked))?;
+        let thread = task::thread(WORK, move || run(&path, &signals, &asked))?;
         Ok(Self {
             committed: Some(committed),
             finish,
@@ -67,7 +66,7 @@ impl Drop for Checkpointer {
     fn drop(&mut self) {
         drop(self.committed.take());
         if let Some(thread) = self.thread.take() {
-            // A panic in it was already shown on standard error.
+            // A panic in it was told when it happened.
             let _ended = thread.join();
         }
     }
@@ -76,14 +75,15 @@ impl Drop for Checkpointer {
 fn run(path: &std::path::Path, signals: &Receiver<()>, finish: &AtomicBool) {
     let mut conn = None;
     while signals.recv().is_ok() {
-        let result = match &conn {
+        let copied = task::guard(WORK, || match &conn {
             Some(conn) => step(conn, finish),
             None => schema::connect(path, Create::No, BUSY_TIMEOUT).and_then(|opened| {
                 let result = step(&opened, finish);
                 conn = Some(opened);
                 result
             }),
-        };
+        });
+        let result = copied.map_err(StoreError::from).flatten();
         if let Err(error) = result {
             tracing::debug!(%error, "the write-ahead log could not be copied");
             conn = None;

@@ -13,7 +13,7 @@ use super::writer::Care;
 use crate::domain::{
     NewExchange, NewReport, RecordId, SCORE_RULE, ScenarioName, Tags, Timings, ToolCall, Turn, Usage, is_score,
 };
-use crate::sys::random;
+use crate::sys::{random, task};
 
 /// At most so many envelopes go into one import.
 pub const MAX_IMPORT: usize = 1000;
@@ -116,14 +116,13 @@ impl Experience {
                 envelopes.len()
             )));
         }
-        let prepared: Vec<Prepared> = tokio::task::spawn_blocking(move || {
+        let prepared: Vec<Prepared> = task::blocking("preparing an import", move || {
             let numbered = envelopes.into_iter().enumerate();
             numbered
                 .map(|(index, envelope)| envelope.prepare().map_err(|error| at(index, error)))
                 .collect::<Result<_, _>>()
         })
-        .await
-        .map_err(|_| StoreError::Closed)??;
+        .await??;
         let bytes = prepared.iter().map(Prepared::bytes).sum();
         self.write(Care::Undo, bytes, move |tx| {
             let numbered = prepared.iter().enumerate();

@@ -8,6 +8,7 @@ use rusqlite::ErrorCode;
 
 use crate::domain::{BatchId, RecordId, ScenarioName};
 use crate::sys::disk;
+use crate::sys::task::Lost;
 
 /// A store operation that did not happen. Nothing of it is stored.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -71,6 +72,9 @@ pub enum StoreError {
     /// The store was closed.
     #[error("the experience store is closed")]
     Closed,
+    /// Reef itself broke down over it.
+    #[error(transparent)]
+    Panicked(Lost),
     /// The id is taken by other content.
     #[error(
         "record id {id} is already stored in scenario {scenario} with different content; send the original content again or use a new id"
@@ -128,6 +132,16 @@ pub enum StoreError {
     },
 }
 
+impl From<Lost> for StoreError {
+    fn from(lost: Lost) -> Self {
+        if lost.panicked() {
+            Self::Panicked(lost)
+        } else {
+            Self::Closed
+        }
+    }
+}
+
 /// Why a reference is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceFault {
@@ -181,6 +195,7 @@ impl StoreError {
             | Self::Older { .. }
             | Self::Sqlite { .. }
             | Self::Closed
+            | Self::Panicked(_)
             | Self::Damaged { .. } => ErrorClass::Failed,
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -21,6 +20,7 @@ use super::tally::{self, Stats};
 use super::writer::{self, Care, Queue, QueueLimits, WriteTx};
 use crate::domain::{FrozenRelease, NewExchange, NewReport, RecordId, ScenarioName, TrainingMode};
 use crate::sys::durable;
+use crate::sys::task::{self, Thread};
 
 /// From this size on, hashing and compressing leave the asynchronous threads.
 const PREPARE_APART: usize = 64 * 1024;
@@ -62,7 +62,7 @@ pub struct Experience {
 struct Inner {
     path: PathBuf,
     queue: Option<Queue>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread<()>>,
     readers: ReadPool,
     gauges: Arc<Gauges>,
 }
@@ -72,7 +72,7 @@ impl Drop for Inner {
         // Ends the queue, so that the thread writes what is left and returns.
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            // It cannot be its own last owner, and a panic in it was already shown on standard error.
+            // It cannot be its own last owner, and a panic in it was told when it happened.
             let _ended = thread.join();
         }
     }
@@ -334,7 +334,5 @@ async fn prepare(
     if size < PREPARE_APART {
         return work();
     }
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| StoreError::Closed)?
+    task::blocking("preparing a record", work).await?
 }

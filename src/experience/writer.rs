@@ -19,6 +19,7 @@ use super::schema::{self, Create};
 use super::tally::Tallies;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::sys::failpoint;
+use crate::sys::task::{self, Lost, Thread};
 
 /// At most so many writes in one transaction …
 const MAX_BATCH: usize = 512;
@@ -26,6 +27,8 @@ const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes are counted in units of this, so that a semaphore can count them.
 const BYTE_UNIT: usize = 1024;
+/// The thread, as a panic in it names it.
+const WORK: &str = "reef-store";
 
 /// What a write sees: the open transaction and what goes with it.
 pub(super) struct WriteTx<'a> {
@@ -224,7 +227,7 @@ pub(super) fn start(
     busy_timeout: Duration,
     limits: QueueLimits,
     gauges: Arc<Gauges>,
-) -> std::io::Result<(Queue, std::thread::JoinHandle<()>)> {
+) -> std::io::Result<(Queue, Thread<()>)> {
     let (sender, receiver) = mpsc::channel(limits.writes.max(1));
     let inode = std::fs::metadata(&path)?.ino();
     let checkpointer = Checkpointer::start(path.clone())?;
@@ -239,9 +242,7 @@ pub(super) fn start(
         tallies: Tallies::default(),
         gauges,
     };
-    let thread = std::thread::Builder::new()
-        .name("reef-store".to_owned())
-        .spawn(move || writer.run(receiver))?;
+    let thread = task::thread(WORK, move || writer.run(receiver))?;
     let queue = Queue {
         sender,
         room: Arc::new(Semaphore::new(limits.bytes / BYTE_UNIT)),
@@ -293,8 +294,9 @@ impl Writer {
     fn write(&mut self, jobs: &mut Vec<Box<dyn Job>>) {
         while !jobs.is_empty() {
             let started = Instant::now();
-            match self.transaction(jobs) {
-                Ok(refusals) => {
+            match task::guard(WORK, || self.transaction(jobs)) {
+                Err(lost) => self.broke_down(jobs, lost),
+                Ok(Ok(refusals)) => {
                     let n_refused = refusals.iter().flatten().count();
                     let n_written = jobs.len() - n_refused;
                     self.gauges
@@ -306,7 +308,7 @@ impl Writer {
                         self.checkpointer.after_commit(conn);
                     }
                 }
-                Err(failure) => {
+                Ok(Err(failure)) => {
                     self.cache = Cache::default();
                     self.tallies.clear();
                     match failure {
@@ -324,6 +326,20 @@ impl Writer {
                     }
                 }
             }
+        }
+    }
+
+    /// Some write made this thread panic, and its transaction was undone. Each is tried alone, so that only that one fails.
+    fn broke_down(&mut self, jobs: &mut Vec<Box<dyn Job>>, lost: Lost) {
+        self.cache = Cache::default();
+        self.tallies.clear();
+        self.conn = None;
+        if jobs.len() > 1 {
+            for job in std::mem::take(jobs) {
+                self.write(&mut vec![job]);
+            }
+        } else if let Some(mut job) = jobs.pop() {
+            job.answer(Err(lost.into()));
         }
     }
 
@@ -445,5 +461,30 @@ fn injected(error: &std::io::Error) -> StoreError {
     StoreError::Sqlite {
         doing: "committing",
         source: Arc::new(rusqlite::Error::ToSqlConversionFailure(error.to_string().into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::TrainingMode;
+    use crate::experience::{Experience, StoreOptions};
+
+    #[tokio::test]
+    async fn a_write_that_panics_fails_alone_and_the_store_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Experience::open(&dir.path().join("e.db"), StoreOptions::default()).unwrap();
+        let name = |n: usize| ScenarioName::new(format!("s{n}")).unwrap();
+        for round in 0..20_usize {
+            let bad = store.write(Care::Undo, 0, |_| -> Result<(), StoreError> { panic!("on purpose") });
+            let good = |n| store.scenario_create(name(2 * round + n), TrainingMode::Auto, serde_json::Map::new());
+            let (before, broken, after) = tokio::join!(good(0), bad, good(1));
+            assert!(
+                matches!(&broken, Err(StoreError::Panicked(lost)) if lost.panicked()),
+                "{broken:?}"
+            );
+            assert!(before.is_ok() && after.is_ok(), "{before:?} {after:?}");
+        }
+        assert_eq!(store.scenarios(false).unwrap().len(), 40, "nothing of them is lost");
     }
 }

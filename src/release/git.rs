@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::ReleaseError;
 use crate::sys::launch::Launch;
+use crate::sys::task;
 
 /// Variables of git and git-lfs that would point it elsewhere or change what it does. Ways of giving credentials
 /// (`GIT_ASKPASS`, `GIT_SSH_COMMAND`, `SSH_AUTH_SOCK`) and of finding the network (`https_proxy`) are kept.
@@ -218,9 +219,9 @@ struct Output {
 
 /// Waits for a child with both pipes drained; `None` when it had to be killed.
 fn collect(mut child: Child, timeout: Duration) -> io::Result<Option<Output>> {
-    let read = |pipe: Option<Box<dyn Read + Send>>| {
+    let read = |pipe: Option<Box<dyn Read + Send>>| -> io::Result<_> {
         let (tx, rx) = mpsc::channel();
-        thread::spawn(move || {
+        let _reading = task::thread("reef-git", move || {
             let mut bytes = Vec::new();
             if let Some(mut pipe) = pipe {
                 // What was read before a failure is still the best there is.
@@ -228,11 +229,11 @@ fn collect(mut child: Child, timeout: Duration) -> io::Result<Option<Output>> {
             }
             // The receiver is gone only when the command was given up.
             let _given_up = tx.send(String::from_utf8_lossy(&bytes).into_owned());
-        });
-        rx
+        })?;
+        Ok(rx)
     };
-    let stdout = read(child.stdout.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
-    let stderr = read(child.stderr.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let stdout = read(child.stdout.take().map(|p| Box::new(p) as Box<dyn Read + Send>))?;
+    let stderr = read(child.stderr.take().map(|p| Box::new(p) as Box<dyn Read + Send>))?;
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(1);
     let status = loop {

@@ -14,6 +14,7 @@ use super::watch::Activate;
 use crate::domain::{FrozenRelease, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{ChainEnds, Experience, Scenario as StoredScenario, StoreError};
 use crate::release::{HeadStamp, ReleaseError};
+use crate::sys::task;
 
 /// What to do with a name nobody has used yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -417,9 +418,9 @@ impl Directory {
         work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, DirectoryError> {
         let experience = self.experience.clone();
-        tokio::task::spawn_blocking(move || work(&experience))
+        task::blocking("reading the store", move || work(&experience))
             .await
-            .map_err(|_| DirectoryError::Stopped)?
+            .map_err(StoreError::from)?
             .map_err(DirectoryError::Store)
     }
 }

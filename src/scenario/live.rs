@@ -8,6 +8,7 @@ use crate::domain::{FrozenRelease, ReleaseId, RuntimeLoadId, ScenarioName};
 use crate::engine::BoxFuture;
 use crate::engine::torch::TorchHandle;
 use crate::release::ArtifactKind;
+use crate::sys::task;
 
 /// Brings releases into the embedded engine.
 #[derive(Clone)]
@@ -30,9 +31,9 @@ impl TorchLive {
 
     async fn bring(&self, scenario: &ScenarioName, release: &ReleaseId) -> Result<RuntimeLoadId, String> {
         let (publisher, release) = (self.publisher.clone(), release.clone());
-        let files = tokio::task::spawn_blocking(move || files_of(&publisher, &release))
+        let files = task::blocking("reading a release", move || files_of(&publisher, &release))
             .await
-            .map_err(|_| "stopped".to_owned())??;
+            .map_err(|lost| lost.to_string())??;
         load(&self.torch, scenario, files.as_deref()).await
     }
 }

@@ -9,7 +9,7 @@ use crate::experience::NewProposal;
 use crate::harness::adapter::Adapters;
 use crate::harness::evolve::mutations_digest;
 use crate::harness::tree::{Finding, Mutation, Origin, Policy, Tree, admit, read_release, screen_text};
-use crate::sys::{clock, random};
+use crate::sys::{clock, random, task};
 
 /// The longest reason, in characters.
 const LONGEST_REASON: usize = 4000;
@@ -127,7 +127,7 @@ impl Inbox {
             return Ok(refused("manual mode takes instructions only".to_owned()));
         }
         let (publisher, release) = (self.publisher.clone(), head.clone());
-        let tree = tokio::task::spawn_blocking(move || -> Result<Tree, OfferError> {
+        let tree = task::blocking("reading a tree", move || -> Result<Tree, OfferError> {
             let repository = publisher.repository();
             if repository.describe(&release).map_err(PublishError::from)?.bytes == 0 {
                 return Ok(Tree::default());
@@ -138,7 +138,7 @@ impl Inbox {
                 .unwrap_or_default())
         })
         .await
-        .map_err(|_| PublishError::Stopped)??;
+        .map_err(PublishError::from)??;
         let refusal = self.fault(&tree, &offer);
         let id = random::record_id().to_string();
         let kept = self

@@ -16,7 +16,7 @@ use super::seed::{Seed, harness_component};
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{BatchUse, Experience, StoreError};
 use crate::release::{Component, Draft, Provenance, ReleaseError, Remote, Repository, RepositoryOptions, Source};
-use crate::sys::{clock, failpoint, random};
+use crate::sys::{clock, failpoint, random, task};
 
 /// How often an operation is tried again whose scenario others make or put away at the same moment.
 const TRIES: u32 = 50;
@@ -412,9 +412,7 @@ impl Publisher {
     /// The publication itself, on a task of its own: a caller that goes away does not stop it half-way.
     async fn append(&self, plan: Plan) -> Result<Published, PublishError> {
         let publisher = self.clone();
-        tokio::spawn(async move { publisher.append_whole(plan).await })
-            .await
-            .map_err(|_| PublishError::Stopped)?
+        task::spawn("publishing", async move { publisher.append_whole(plan).await }).await?
     }
 
     async fn append_whole(&self, plan: Plan) -> Result<Published, PublishError> {
@@ -484,9 +482,8 @@ impl Publisher {
         work: impl FnOnce(&Repository) -> Result<T, ReleaseError> + Send + 'static,
     ) -> Result<T, PublishError> {
         let inner = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || work(&inner.repository))
-            .await
-            .map_err(|_| PublishError::Stopped)?
+        task::blocking("work on the repository", move || work(&inner.repository))
+            .await?
             .map_err(PublishError::from)
     }
 
@@ -496,9 +493,8 @@ impl Publisher {
         work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, PublishError> {
         let inner = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || work(&inner.experience))
-            .await
-            .map_err(|_| PublishError::Stopped)?
+        task::blocking("reading the store", move || work(&inner.experience))
+            .await?
             .map_err(PublishError::from)
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::experience::StoreError;
 use crate::release::ReleaseError;
+use crate::sys::task::Lost;
 
 /// A failure to publish, or to decide on what was published.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +73,22 @@ pub enum PublishError {
         #[source]
         source: StoreError,
     },
+    /// Reef itself broke down over it; the next operation on the scenario settles what it began.
+    #[error(transparent)]
+    Panicked(Lost),
     /// The process is shutting down.
     #[error("stopped while publishing; the next start settles it")]
     Stopped,
+}
+
+impl From<Lost> for PublishError {
+    fn from(lost: Lost) -> Self {
+        if lost.panicked() {
+            Self::Panicked(lost)
+        } else {
+            Self::Stopped
+        }
+    }
 }
 
 impl PublishError {

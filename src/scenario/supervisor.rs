@@ -9,14 +9,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Ask, Directory, Driver, Ended, Lease, LoopError, LoopEvent, Turn};
 use crate::domain::{RequestType, ScenarioName, TrainingMode};
 use crate::experience::{RecordQuery, StoreError};
 use crate::recipe::ProcessorKind;
-use crate::sys::clock;
+use crate::sys::task::{self, Tasks};
+use crate::sys::{clock, failpoint};
 
 /// How often the store is asked for news by other processes.
 const LOOK: Duration = Duration::from_millis(500);
@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const ROUND: Duration = Duration::from_secs(5);
 /// How long a scenario driven by another process, or one whose store failed, is left alone.
 const STEP_BACK: Duration = Duration::from_secs(5);
+/// A turn, as a panic in it names it.
+const TURN: &str = "a turn of the loop";
 /// News read at a time.
 const PAGE: usize = 1000;
 
@@ -115,6 +117,14 @@ pub struct Supervisor {
     pub board: Arc<LoopBoard>,
 }
 
+/// Scenarios that are left alone for a while.
+#[derive(Debug, Default)]
+struct Rests {
+    until: HashMap<ScenarioName, tokio::time::Instant>,
+    /// Turns that failed in a row.
+    failures: HashMap<ScenarioName, u32>,
+}
+
 /// Scenarios in the order of their turns.
 #[derive(Debug, Default)]
 struct Queue {
@@ -151,15 +161,17 @@ impl Queue {
 
 impl Supervisor {
     /// Runs until `stop`. A turn in progress is stopped and goes on at the next start.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(&self, stop: CancellationToken) {
         let mut queue = Queue::default();
         let mut leases: HashMap<ScenarioName, Arc<Lease>> = HashMap::new();
-        let mut rests: HashMap<ScenarioName, tokio::time::Instant> = HashMap::new();
-        let mut turns: JoinSet<(ScenarioName, Result<Turn, LoopError>)> = JoinSet::new();
+        let mut rests = Rests::default();
+        let mut turns: Tasks<(ScenarioName, Result<Turn, LoopError>)> = Tasks::new();
         let mut cursor = None;
         let mut round = tokio::time::Instant::now();
         loop {
             let now = tokio::time::Instant::now();
+            // A failure here is told as a panic is; only tests arm it.
+            let _armed = failpoint::hit("loop::round");
             if now >= round {
                 round = now + ROUND;
                 for handle in self.directory.in_use() {
@@ -170,11 +182,11 @@ impl Supervisor {
                 Ok(named) => named.iter().for_each(|scenario| queue.push(scenario)),
                 Err(error) => tracing::warn!(%error, "the loop cannot read the store"),
             }
-            rests.retain(|_, until| *until > now);
+            rests.until.retain(|_, until| *until > now);
             let mut skipped = Vec::new();
             while turns.len() < self.turns {
                 let Some(scenario) = queue.start() else { break };
-                if rests.contains_key(&scenario) {
+                if rests.until.contains_key(&scenario) {
                     queue.running.remove(&scenario);
                     skipped.push(scenario);
                     continue;
@@ -183,15 +195,17 @@ impl Supervisor {
                     Ok(lease) => {
                         let (driver, board, stop) = (self.driver.clone(), Arc::clone(&self.board), stop.clone());
                         self.board.counters.lock().running += 1;
-                        turns.spawn(async move {
+                        turns.spawn(TURN, async move {
                             let watch = |event: &LoopEvent| hear(&board, lease.scenario(), event);
-                            let result = driver.turn(&lease, Ask::Automatic, &stop, &watch).await;
+                            // Whatever happens in it, its scenario comes back from it.
+                            let turn = driver.turn(&lease, Ask::Automatic, &stop, &watch);
+                            let result = task::caught(TURN, turn).await.unwrap_or_else(|lost| Err(lost.into()));
                             (lease.scenario().clone(), result)
                         });
                     }
                     Err(error) => {
                         queue.end(&scenario, false);
-                        rests.insert(scenario.clone(), now + STEP_BACK);
+                        rests.until.insert(scenario.clone(), now + STEP_BACK);
                         self.board.set(&scenario, |state| {
                             state.phase = "elsewhere";
                             state.blocked = Some(error.to_string());
@@ -205,8 +219,7 @@ impl Supervisor {
                 () = stop.cancelled() => break,
                 () = self.board.news.notified() => {}
                 () = tokio::time::sleep(LOOK) => {}
-                Some(done) = turns.join_next(), if !turns.is_empty() => {
-                    // A turn that panicked has said so already; its scenario comes round again.
+                Some(done) = turns.next(), if !turns.is_empty() => {
                     if let Ok((scenario, result)) = done {
                         self.board.counters.lock().running -= 1;
                         let more = self.note(&scenario, result, &mut rests);
@@ -215,7 +228,7 @@ impl Supervisor {
                 }
             }
         }
-        while turns.join_next().await.is_some() {}
+        while turns.next().await.is_some() {}
     }
 
     /// Scenarios that got a report or an instruction since the last look.
@@ -227,7 +240,7 @@ impl Supervisor {
             self.driver.recipe().processor.kind,
             ProcessorKind::Computed | ProcessorKind::Demonstration
         );
-        let read = tokio::task::spawn_blocking(move || {
+        let read = task::blocking("looking for news", move || -> Result<_, StoreError> {
             let Some(from) = from else {
                 // The first round looks at every scenario anyway.
                 let newest = experience.records(&RecordQuery {
@@ -250,7 +263,7 @@ impl Supervisor {
                 .collect();
             Ok((last, named))
         });
-        let (last, named) = read.await.map_err(|_| StoreError::Closed)??;
+        let (last, named) = read.await??;
         *cursor = Some(last);
         Ok(named)
     }
@@ -269,12 +282,10 @@ impl Supervisor {
     }
 
     /// Puts a turn on the board; whether its scenario may have more to do at once.
-    fn note(
-        &self,
-        scenario: &ScenarioName,
-        result: Result<Turn, LoopError>,
-        rests: &mut HashMap<ScenarioName, tokio::time::Instant>,
-    ) -> bool {
+    fn note(&self, scenario: &ScenarioName, result: Result<Turn, LoopError>, rests: &mut Rests) -> bool {
+        if result.is_ok() {
+            rests.failures.remove(scenario);
+        }
         match result {
             Ok(Turn::Ended(ended)) => {
                 self.ended(scenario, &ended);
@@ -295,7 +306,7 @@ impl Supervisor {
             }
             Ok(Turn::Waiting { until_us, error }) => {
                 let pause = u64::try_from(until_us - clock::now_us()).unwrap_or(0);
-                rests.insert(
+                rests.until.insert(
                     scenario.clone(),
                     tokio::time::Instant::now() + Duration::from_micros(pause),
                 );
@@ -310,12 +321,19 @@ impl Supervisor {
             }
             Err(LoopError::Stopped) => false,
             Err(error) => {
-                tracing::warn!(%scenario, %error, "the loop of a scenario stands still");
-                rests.insert(scenario.clone(), tokio::time::Instant::now() + STEP_BACK);
+                let failures = rests.failures.entry(scenario.clone()).or_default();
+                *failures += 1;
+                let pause = task::pause(*failures).max(STEP_BACK);
+                tracing::warn!(%scenario, %error, ?pause, "the loop of a scenario stands still; it is tried again");
+                rests
+                    .until
+                    .insert(scenario.clone(), tokio::time::Instant::now() + pause);
                 self.board.counters.lock().failures += 1;
                 self.board.set(scenario, |state| {
                     state.phase = "waiting";
+                    state.progress = None;
                     state.error = Some(error.to_string());
+                    state.retry_at = Some(clock::seconds(clock::now_us()) + pause.as_secs_f64());
                 });
                 false
             }

@@ -11,6 +11,7 @@ use super::publish_error::PublishError;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::experience::{ReleaseState, ReleasesWhere};
 use crate::release::{GcPlan, GcPolicy, Indexed, Objects, ReleaseError, Remote, Scope, Transfer, Verified};
+use crate::sys::task;
 
 /// Objects older than this are of no publication that still goes on.
 const LONGEST_PUBLICATION: Duration = Duration::from_secs(3600);
@@ -151,7 +152,7 @@ impl Publisher {
             return;
         };
         let publisher = self.clone();
-        self.inner.pushes.spawn(async move {
+        let _pushing = task::track(&self.inner.pushes, "pushing to the remote", async move {
             let _one_at_a_time = publisher.inner.pushing.lock().await;
             let shown = mirror.shown();
             if let Err(error) = publisher.push(mirror, vec![scenario.clone()], false).await {

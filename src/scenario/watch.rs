@@ -12,7 +12,7 @@ use super::publish_recovery::Standing;
 use crate::domain::{FrozenRelease, ScenarioName};
 use crate::engine::BoxFuture;
 use crate::experience::Experience;
-use crate::sys::{clock, failpoint};
+use crate::sys::{clock, failpoint, task};
 
 /// Time between two looks, unless looking takes long.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -59,13 +59,14 @@ impl Directory {
                 compared = Instant::now();
             }
             let directory = Arc::clone(&self);
-            let looked = tokio::task::spawn_blocking(move || {
+            let looked = task::blocking("watching for new releases", move || {
                 // Timed here: waiting for a thread is not looking.
                 let started = Instant::now();
                 let moved = directory.moved(compare);
                 (moved, started.elapsed())
             });
-            let (moved, took) = looked.await.unwrap_or_default();
+            // A look that broke down was told; the next one is no quicker for it.
+            let (moved, took) = looked.await.unwrap_or_else(|_| (Vec::new(), CEILING));
             pause = (took * SHARE).clamp(INTERVAL, CEILING);
             for handle in moved {
                 self.refresh(&handle).await;
@@ -152,7 +153,7 @@ impl Directory {
 
     async fn first_release(&self, handle: &ScenarioHandle) -> Option<FrozenRelease> {
         let (publisher, first) = (self.publisher().clone(), handle.first().clone());
-        let described = tokio::task::spawn_blocking(move || publisher.frozen(&first)).await;
+        let described = task::blocking("reading a release", move || publisher.frozen(&first)).await;
         let release = described.ok()?.ok()?;
         self.activate().activate(handle.name(), release).await.ok()
     }
@@ -198,9 +199,9 @@ impl Directory {
             return Ok(());
         }
         let publisher = self.publisher().clone();
-        let release = tokio::task::spawn_blocking(move || publisher.frozen(&head))
+        let release = task::blocking("reading a release", move || publisher.frozen(&head))
             .await
-            .map_err(|_| "stopped".to_owned())?
+            .map_err(|lost| lost.to_string())?
             .map_err(text)?;
         tracing::info!(scenario = %handle.name(), release = %release.release_id, "serving a new release");
         handle.serve_release(self.activate().activate(handle.name(), release).await?);

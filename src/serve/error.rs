@@ -13,6 +13,7 @@ use crate::engine::EngineError;
 use crate::experience::{ErrorClass, StoreError};
 use crate::release::ReleaseError;
 use crate::scenario::{DirectoryError, PublishError};
+use crate::sys::task::Lost;
 
 /// An error for a client: what it may know, and a code that programs may rely on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +123,20 @@ impl ApiError {
     }
 }
 
+impl From<Lost> for ApiError {
+    fn from(lost: Lost) -> Self {
+        if !lost.panicked() {
+            return Self::unavailable("stopping", "the service is stopping");
+        }
+        // What it said may hold what a client said.
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "a fault in Reef; its log has the place",
+        )
+    }
+}
+
 impl From<InvalidName> for ApiError {
     fn from(error: InvalidName) -> Self {
         Self::bad_request("invalid_name", error.to_string())
@@ -130,6 +145,9 @@ impl From<InvalidName> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
+        if let StoreError::Panicked(lost) = error {
+            return lost.into();
+        }
         let text = error.to_string();
         match error.class() {
             ErrorClass::Refused => Self::bad_request("invalid_request", text),
@@ -168,6 +186,7 @@ impl From<PublishError> for ApiError {
         let conflict = |code| Self::new(StatusCode::CONFLICT, code, text.clone());
         match error {
             PublishError::Store(error) => error.into(),
+            PublishError::Panicked(lost) => lost.into(),
             PublishError::UnknownScenario { .. } => Self::not_found("unknown_scenario", text),
             PublishError::NotHeld { .. } => conflict("release_not_held"),
             PublishError::NeverServed { .. } => conflict("release_never_served"),

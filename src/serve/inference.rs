@@ -29,6 +29,7 @@ use crate::engine::sse::{Answer, answer_of_body};
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
 use crate::experience::{InterruptionReason, StoreError};
 use crate::scenario::OnMissing;
+use crate::sys::{failpoint, task};
 use crate::telemetry::TRACES;
 
 /// Bytes of an upstream's error that are quoted in Reef's own.
@@ -123,6 +124,8 @@ async fn answer(
         body
     };
     let asked = outline.stream;
+    // A failure here is told as a panic is; only tests arm it.
+    let _armed = failpoint::hit("serve::before_engine");
     let mut reply = call(&mut exchange, parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
     exchange.capture.clone_from(&reply.capture);
@@ -270,8 +273,8 @@ async fn whole(reply: EngineReply, mut exchange: Exchange) -> Result<Response<Re
     };
     // A task of its own: once the answer is complete its record does not depend on the client's patience.
     let stored = exchange.store(plain, turn, false);
-    let stored = exchange.state.afterwards.spawn(stored).await;
-    match stored.unwrap_or(Err(StoreError::Closed)) {
+    let stored = task::track(&exchange.state.afterwards, "storing a record", stored).await;
+    match stored.map_err(StoreError::from).flatten() {
         Ok(id) => {
             headers.insert(RECEIPT, headers::value(id.as_str()));
             headers.remove(CONTENT_LENGTH);

@@ -11,6 +11,7 @@ use http::StatusCode;
 use super::state::State;
 use crate::domain::{Route, ScenarioName};
 use crate::experience::{Health, InterruptionReason, LoopFacts, Stats};
+use crate::sys::task;
 
 /// Scenarios with a label of their own; the rest counts under `other`.
 const LABELLED_SCENARIOS: usize = 100;
@@ -195,6 +196,11 @@ pub(super) fn render(state: &State, stats: &[(String, Stats)], facts: &BTreeMap<
         "reef_connections_total",
         "Client connections accepted.",
         load(&metrics.connections),
+    );
+    page.counter(
+        "reef_panics_total",
+        "Panics of this process, each a fault in Reef that its log tells.",
+        task::panics().0,
     );
     page.counter(
         "reef_receipts_total",

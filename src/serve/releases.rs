@@ -25,6 +25,7 @@ use crate::engine::EngineError;
 use crate::experience::StepQuery;
 use crate::release::{Manifest, ReleaseError, Repository, Selector};
 use crate::scenario::{CatalogRow, PublishError, catalog_row};
+use crate::sys::task;
 
 /// Bytes read from a file at a time.
 const CHUNK: usize = 256 * 1024;
@@ -173,7 +174,7 @@ pub(super) async fn artifact(
         }
         None => ("application/x-tar", format!("{name}-{release}.tar"), None),
     };
-    tokio::task::spawn_blocking(move || {
+    let _sending = task::blocking("sending files of a release", move || {
         let mut sink = Sink(send);
         let written = match wanted {
             Some(path) => copy(dir.join(path), &mut sink),
@@ -233,7 +234,7 @@ async fn resolve_as(
 ) -> Result<ReleaseId, ApiError> {
     let publisher = state.directory.publisher().clone();
     let (name, text) = (name.clone(), text.to_owned());
-    let resolved = tokio::task::spawn_blocking(move || {
+    let resolved = task::blocking("finding a release", move || {
         let selector = Selector::parse(&text);
         let id = match &selector {
             Selector::Id(prefix) => {
@@ -259,19 +260,14 @@ async fn resolve_as(
         })
     })
     .await;
-    match resolved {
-        Ok(resolved) => Ok(resolved?),
-        Err(_) => Err(ApiError::unavailable("stopping", "the service is stopping")),
-    }
+    Ok(resolved??)
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ReleaseError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(|error| PublishError::from(error).into()),
-        Err(_) => Err(ApiError::unavailable("stopping", "the service is stopping")),
-    }
+    let done = task::blocking("work on the repository", work).await?;
+    done.map_err(|error| PublishError::from(error).into())
 }
 
 fn copy(path: PathBuf, sink: &mut Sink) -> io::Result<()> {

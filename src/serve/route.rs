@@ -16,6 +16,7 @@ use super::reply::{ReplyBody, json};
 use super::state::State;
 use super::{harness, import, inference, local, models, records, releases, report, scenarios, status, train};
 use crate::domain::{Route, ScenarioName};
+use crate::sys::task;
 
 /// Answers one request; every error becomes a response in the dialect of its route.
 pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Response<ReplyBody> {
@@ -26,8 +27,8 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
     let request = Request::from_parts(parts, &mut body);
     let verdict = trusted(state, &request).and_then(|()| cors::check(&state.options.console_origins, &request));
     let (result, origin) = match verdict {
-        Ok(Verdict::Plain) => (answer(state, route, request).await, None),
-        Ok(Verdict::Allowed(origin)) => (answer(state, route, request).await, Some(origin)),
+        Ok(Verdict::Plain) => (answered(state, route, request).await, None),
+        Ok(Verdict::Allowed(origin)) => (answered(state, route, request).await, Some(origin)),
         Ok(Verdict::Preflight(origin)) => (Ok(cors::preflight(origin)), None),
         Err(error) => (Err(error), None),
     };
@@ -57,6 +58,15 @@ fn trusted<B>(state: &State, request: &Request<B>) -> Result<(), ApiError> {
         local::check(&options.host, &options.console_origins, request)?;
     }
     Ok(())
+}
+
+/// A request over which Reef breaks down gets an answer too.
+async fn answered(
+    state: &Arc<State>,
+    route: Option<Route>,
+    request: Request<&mut Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
+    task::caught("answering a request", answer(state, route, request)).await?
 }
 
 async fn answer(

@@ -18,12 +18,17 @@ use super::route;
 use super::state::State;
 use crate::engine::Engine;
 use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, LoopBoard, Publisher, Supervisor};
+use crate::sys::task;
 
 /// How long records of answers already given may take to reach the disk after the last connection has closed.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// A client that takes nothing of what is sent to it for this long is gone.
 const STALLED: Duration = Duration::from_secs(300);
+
+/// What goes on beside the requests, as a panic in it is named.
+const WATCHING: &str = "watching for new releases";
+const LEARNING: &str = "the loop";
 
 /// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +82,7 @@ impl Shutdown {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let shutdown = Self::default();
         let told = shutdown.clone();
-        tokio::spawn(async move {
+        let _waiting = task::spawn("waiting for signals", async move {
             for token in [&told.drain, &told.now] {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -159,8 +164,17 @@ impl Server {
             supervisor,
         } = self;
         let watched = CancellationToken::new();
-        let watching = tokio::spawn(Arc::clone(&state.directory).watch(watched.clone()));
-        let learning = supervisor.map(|supervisor| tokio::spawn(supervisor.run(watched.clone())));
+        let (directory, stop) = (Arc::clone(&state.directory), watched.clone());
+        let watch = move || Arc::clone(&directory).watch(stop.clone());
+        let watching = task::spawn(WATCHING, task::keep(WATCHING, watched.clone(), watch));
+        let learning = supervisor.map(|supervisor| {
+            let (supervisor, stop) = (Arc::new(supervisor), watched.clone());
+            let learn = move || {
+                let (supervisor, stop) = (Arc::clone(&supervisor), stop.clone());
+                async move { supervisor.run(stop).await }
+            };
+            task::spawn(LEARNING, task::keep(LEARNING, watched.clone(), learn))
+        });
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         loop {
@@ -172,7 +186,7 @@ impl Server {
                 Ok((stream, _peer)) => {
                     let serving = connection(stream, Arc::clone(&state), shutdown.drain.clone());
                     let abort = abort.clone();
-                    connections.spawn(async move {
+                    let _serving = task::track(&connections, "a connection", async move {
                         tokio::select! {
                             () = serving => {}
                             () = abort.cancelled() => {}

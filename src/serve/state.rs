@@ -15,7 +15,7 @@ use crate::domain::RecordId;
 use crate::engine::Engine;
 use crate::experience::{Experience, Interruption, StoreError};
 use crate::scenario::{Directory, LoopBoard};
-use crate::sys::clock;
+use crate::sys::{clock, task};
 
 /// The service's shared parts.
 pub(super) struct State {
@@ -84,7 +84,7 @@ impl State {
             return;
         }
         let experience = self.experience.clone();
-        self.afterwards.spawn(async move {
+        let _noting = task::track(&self.afterwards, "noting an interruption", async move {
             if let Err(error) = experience.note_interruption(interruption).await {
                 tracing::warn!(%error, "an interruption was counted but not stored");
             }
@@ -97,10 +97,7 @@ impl State {
         work: impl FnOnce(&Experience) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let experience = self.experience.clone();
-        match tokio::task::spawn_blocking(move || work(&experience)).await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(ApiError::unavailable("stopping", "the service is stopping")),
-        }
+        Ok(task::blocking("reading the store", move || work(&experience)).await??)
     }
 
     /// A fresh record id.

@@ -14,7 +14,7 @@ use super::state::State;
 use super::train;
 use crate::experience::{Health, Stats};
 use crate::scenario::ScenarioHandle;
-use crate::sys::clock;
+use crate::sys::{clock, task};
 
 /// Liveness: the process answers. What is wrong inside is in the body, so that a full disk does not restart a service
 /// that still serves.
@@ -64,6 +64,7 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
         .map(|(reason, count)| (reason.to_owned(), count.into()))
         .collect();
     let store = state.experience.metrics();
+    let (panics, last_panic) = task::panics();
     Ok(json_private(&json!({
         "status": if store_error.is_some() { "degraded" } else { "ok" },
         "error": store_error,
@@ -81,6 +82,7 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
             "open_connections": state.metrics.open_connections.load(Ordering::Relaxed),
             "receipts": state.metrics.receipts.load(Ordering::Relaxed),
             "interrupted": interrupted,
+            "panics": {"count": panics, "last": last_panic},
         },
         "store": {
             "state": if store_error.is_some() { "degraded" } else { "ok" },

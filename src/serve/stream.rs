@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -21,6 +20,7 @@ use super::relay::{Completion, Ending, Relay, Step};
 use crate::domain::RecordId;
 use crate::engine::{ByteStream, EngineError};
 use crate::experience::{InterruptionReason, StoreError};
+use crate::sys::task::{self, Task};
 
 const UNRECORDED: &[u8] = b": x-reef-recorded: false\n\n";
 
@@ -50,7 +50,7 @@ enum Phase {
 }
 
 struct Held {
-    stored: JoinHandle<Result<RecordId, StoreError>>,
+    stored: Task<Result<RecordId, StoreError>>,
     completion: Completion,
     identity: Option<serde_json::Value>,
     sequence: u64,
@@ -217,7 +217,7 @@ impl StreamBody {
         let stored = self.exchange.store(response, turn, true);
         self.phase = Phase::Storing(Held {
             // A task of its own: once the answer is complete its record does not depend on the client's patience.
-            stored: self.exchange.state.afterwards.spawn(stored),
+            stored: task::track(&self.exchange.state.afterwards, "storing a record", stored),
             completion,
             identity,
             sequence,

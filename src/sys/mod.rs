@@ -14,4 +14,5 @@ pub mod leave;
 pub mod program;
 pub mod random;
 pub mod regular;
+pub mod task;
 pub mod terminal;

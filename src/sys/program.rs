@@ -10,10 +10,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::launch::Launch;
+use super::task::{self, Task};
 
 /// The longest line a program may write.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
@@ -27,7 +27,7 @@ pub struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    stderr: Option<JoinHandle<String>>,
+    stderr: Option<Task<String>>,
     deadline: tokio::time::Instant,
     cancel: CancellationToken,
 }
@@ -57,7 +57,7 @@ impl Program {
             .map_err(|error| io::Error::new(error.kind(), format!("`{program}` cannot be started: {error}")))?;
         let stdout = child.stdout.take().ok_or_else(|| other("it has no standard output"))?;
         let stderr = child.stderr.take().map(|mut stderr| {
-            tokio::spawn(async move {
+            task::spawn("hearing a program out", async move {
                 let mut last = Vec::new();
                 let mut chunk = [0; 4096];
                 while let Ok(n) = stderr.read(&mut chunk).await {

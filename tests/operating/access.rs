@@ -12,7 +12,7 @@ use crate::common::upstream::{Upstream, answer};
 use crate::common::wait_for;
 
 /// A learning deployment: every report becomes a release.
-const DEPLOYMENT: [(&str, &str); 3] = [
+pub const DEPLOYMENT: [(&str, &str); 3] = [
     (
         "recipe.toml",
         r#"
@@ -51,6 +51,9 @@ echo '{"event":"done","metrics":{"loss":0.5}}'
     ),
     ("serve.toml", "[recipe]\nimplementation = \"recipe.toml\"\n"),
 ];
+
+/// What is asked.
+pub const QUESTION: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
 
 /// A command under a umask of its own: nothing of this process changes.
 fn under(umask: &str, dir: &Path, args: &[&str]) -> Command {
@@ -120,8 +123,7 @@ fn lived(umask: &str, args: &[&str]) -> tempfile::TempDir {
             .stderr(std::process::Stdio::piped());
         *command = shell;
     });
-    let question = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
-    let receipt = reef.post("/v1/chat/completions", question).receipt().unwrap();
+    let receipt = reef.post("/v1/chat/completions", QUESTION).receipt().unwrap();
     let reported = reef.post("/reef/report", format!(r#"{{"references":["{receipt}"],"score":1.0}}"#));
     assert!(reported.status < 300, "{}", reported.status);
     wait_for("a release", || {

@@ -34,6 +34,8 @@ struct Shared {
     /// The piece, a `&(dyn Fn() + Sync)`; good while anybody is inside.
     work: AtomicPtr<()>,
     over: AtomicBool,
+    /// A helper panicked in the piece: what it had taken is not done.
+    failed: AtomicBool,
 }
 
 impl Team {
@@ -44,6 +46,7 @@ impl Team {
             piece: AtomicUsize::new(0),
             work: AtomicPtr::new(std::ptr::null_mut()),
             over: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
         });
         let start = |i: usize| {
             let (shared, asleep) = (Arc::clone(&shared), Arc::new(AtomicBool::new(false)));
@@ -64,7 +67,8 @@ impl Team {
 
     /// Runs `work` on this thread and on every helper that gets to it before this thread is done with it.
     ///
-    /// `work` must return once nothing is left to do, whoever did it.
+    /// `work` must return once nothing is left to do, whoever did it. Panics if it panicked on a helper, as it would have
+    /// on this thread: the piece is not whole.
     pub(crate) fn run(&mut self, work: &(dyn Fn() + Sync)) {
         let shared = &*self.shared;
         shared
@@ -81,6 +85,10 @@ impl Team {
         }
         work();
         drop(closing);
+        assert!(
+            !shared.failed.swap(false, Ordering::SeqCst),
+            "a helper panicked in a piece of work"
+        );
     }
 }
 
@@ -133,7 +141,10 @@ fn help(shared: &Shared, asleep: &AtomicBool) {
             // is closed and everybody has left.
             #[allow(unsafe_code, reason = "a borrow of another thread's stack has no safe form")]
             let work = unsafe { *at.cast::<&(dyn Fn() + Sync)>() };
-            work();
+            // The helper lives on; whoever gave the piece fails in its place.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+                shared.failed.store(true, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -229,6 +240,27 @@ mod tests {
             team.run(&|| assert!(std::thread::current().id() != owner, "on purpose"));
         }));
         assert!(outcome.is_err());
+        assert_eq!(sum_to(&mut team, 100), 4950);
+    }
+
+    #[test]
+    fn a_helper_that_panics_fails_the_piece_and_helps_again() {
+        let mut team = Team::new(1);
+        let owner = std::thread::current().id();
+        let begun = Instant::now();
+        let helped = AtomicBool::new(false);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            team.run(&|| {
+                if std::thread::current().id() != owner {
+                    helped.store(true, Ordering::SeqCst);
+                    panic!("on purpose");
+                }
+                while !helped.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(20) {
+                    pause();
+                }
+            });
+        }));
+        assert!(helped.into_inner() && outcome.is_err());
         assert_eq!(sum_to(&mut team, 100), 4950);
     }
 }

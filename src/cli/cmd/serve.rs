@@ -17,11 +17,16 @@ use crate::recipe::{Recipe, TrainerKind};
 use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped, StreamReceipt};
 use crate::sys::access::Open;
+use crate::sys::task;
 
 /// Time between two looks for bodies that retention does not keep.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two collections of releases that retention does not keep.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What goes on beside the requests, as a panic in it is named.
+const COLLECTING: &str = "collecting releases";
+const PRUNING: &str = "pruning records";
 
 /// Answer requests and record them, until a signal says stop
 ///
@@ -147,7 +152,7 @@ async fn start(
     // Loading a model takes long and does not yield.
     let spinner = (settings.inference.engine() == EngineKind::Torch)
         .then(|| Spinner::start(context.output(), "loading the model"));
-    let built = tokio::task::spawn_blocking(move || engines::build(&wanted))
+    let built = task::blocking("loading the engine", move || engines::build(&wanted))
         .await
         .map_err(|error| CliError::from_error(Exit::Unexpected, error))??;
     drop(spinner);
@@ -171,13 +176,18 @@ async fn start(
         let supervisor = supervisor(settings, &server, recipe, hands);
         server = server.supervised_by(supervisor);
     }
-    tokio::spawn(collecting.keep_collected(
-        Some(settings.release.retention as usize).filter(|keep| *keep > 0),
-        Duration::try_from_secs_f64(settings.release.gc_grace_h * 3600.0).unwrap_or(Duration::MAX),
-        COLLECTION_INTERVAL,
-        shutdown.drain.clone(),
-    ));
-    tokio::spawn(store.keep_pruned(retention(settings), RETENTION_INTERVAL, shutdown.drain.clone()));
+    let (keep, stop) = (settings.release.retention as usize, shutdown.drain.clone());
+    let grace = Duration::try_from_secs_f64(settings.release.gc_grace_h * 3600.0).unwrap_or(Duration::MAX);
+    let collect = move || {
+        let keep = Some(keep).filter(|keep| *keep > 0);
+        collecting
+            .clone()
+            .keep_collected(keep, grace, COLLECTION_INTERVAL, stop.clone())
+    };
+    let _collecting = task::spawn(COLLECTING, task::keep(COLLECTING, shutdown.drain.clone(), collect));
+    let (keep, stop) = (retention(settings), shutdown.drain.clone());
+    let prune = move || store.clone().keep_pruned(keep, RETENTION_INTERVAL, stop.clone());
+    let _pruning = task::spawn(PRUNING, task::keep(PRUNING, shutdown.drain.clone(), prune));
     Ok(server)
 }
 

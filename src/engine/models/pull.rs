@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::error::ModelError;
 use super::safetensors_out::StoredDtype;
 use super::store::{ModelStore, ModelSummary};
+use crate::sys::task;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A server that sends nothing for this long is gone.
@@ -148,7 +149,7 @@ pub async fn pull(
         }
     };
     let (store, name, dtype) = (store.clone(), name.to_owned(), options.dtype);
-    let imported = tokio::task::spawn_blocking(move || store.import(&local, &name, dtype))
+    let imported = task::blocking("importing a model", move || store.import(&local, &name, dtype))
         .await
         .map_err(|e| ModelError::io(target, std::io::Error::other(e)))?;
     // Once the model is in place the download is only space, and one that cannot be imported would fail again.

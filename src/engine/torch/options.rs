@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::models::ModelError;
+use crate::sys::task::Lost;
 
 /// The number format of weights, activations and cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -269,7 +270,20 @@ pub enum TorchError {
         /// What differs.
         field: &'static str,
     },
+    /// Reef itself broke down over it.
+    #[error(transparent)]
+    Panicked(Lost),
     /// The engine's thread is gone.
     #[error("the embedded engine has stopped; restart the server")]
     Stopped,
+}
+
+impl From<Lost> for TorchError {
+    fn from(lost: Lost) -> Self {
+        if lost.panicked() {
+            Self::Panicked(lost)
+        } else {
+            Self::Stopped
+        }
+    }
 }

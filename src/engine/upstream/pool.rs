@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::sys::task;
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::Full;
@@ -123,7 +124,7 @@ impl Pool {
             reason: "the connection could not be set up".to_owned(),
             source: Some(source.into()),
         })?;
-        let task = tokio::spawn(async move {
+        let task = task::spawn("a connection to the provider", async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "upstream connection ended");
             }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::sys::task::Lost;
+
 /// What a failure means to whoever started the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -83,6 +85,12 @@ impl ClientError {
             Self::Told { hint, .. } => hint.as_deref(),
             _ => None,
         }
+    }
+}
+
+impl From<Lost> for ClientError {
+    fn from(lost: Lost) -> Self {
+        Self::new(Kind::Machine, lost.to_string())
     }
 }
 

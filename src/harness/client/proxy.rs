@@ -31,6 +31,7 @@ use super::service::http_client;
 use super::spool::{Note, Turn};
 use crate::domain::{Dialect, Route};
 use crate::engine::strip_hop_by_hop;
+use crate::sys::task;
 use crate::sys::{clock, random};
 
 /// The longest request body; the service has a limit of its own.
@@ -114,7 +115,7 @@ impl Proxy {
             open: AtomicUsize::new(0),
         });
         let stop = CancellationToken::new();
-        tokio::spawn(accept(listener, Arc::clone(&shared), stop.clone()));
+        let _accepting = task::spawn("the agent's proxy", accept(listener, Arc::clone(&shared), stop.clone()));
         Ok(Self {
             address,
             key: shared.key.clone(),
@@ -158,7 +159,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationTo
         };
         let _slower_without = stream.set_nodelay(true);
         let (shared, stop) = (Arc::clone(&shared), stop.clone());
-        tokio::spawn(async move {
+        let _answering = task::spawn("answering an agent", async move {
             let service = service_fn(move |request| {
                 let shared = Arc::clone(&shared);
                 async move { Ok::<_, std::convert::Infallible>(answer(shared, request).await) }

@@ -16,6 +16,7 @@ use super::service::{Failed, Service};
 use super::spool::{Run, Spool};
 use crate::domain::{SCORE_RULE, is_score};
 use crate::sys::clock;
+use crate::sys::task;
 
 /// How long to wait for another process that sends reports.
 const SENDING: Duration = Duration::from_secs(10);
@@ -275,7 +276,7 @@ pub async fn flush(place: &Place, service: &Service) -> Result<Vec<String>, Clie
         return Ok(refused);
     }
     let path = place.runs().join("sending");
-    let held = tokio::task::spawn_blocking(move || lock(&path, SENDING)).await;
+    let held = task::blocking("waiting for a lock", move || lock(&path, SENDING)).await;
     let Ok(Some(_held)) = held.unwrap_or(Ok(None)) else {
         return Ok(refused);
     };

@@ -19,7 +19,7 @@ use super::spool::{Run, Spool};
 use super::{Requirement, release, report};
 use crate::harness::adapter::{Adapter, ModelBinding};
 use crate::sys::launch::{Launch, Passed};
-use crate::sys::{clock, random, terminal};
+use crate::sys::{clock, random, task, terminal};
 
 /// How long the service may take to say which release it serves.
 const ASK: Duration = Duration::from_secs(10);
@@ -238,7 +238,9 @@ pub async fn run(
 
     // Reports of earlier runs that found no service have one now.
     let (waiting_place, waiting_service) = (place.clone(), service.clone());
-    let flushing = tokio::spawn(async move { report::flush(&waiting_place, &waiting_service).await });
+    let flushing = task::spawn("sending reports", async move {
+        report::flush(&waiting_place, &waiting_service).await
+    });
 
     let status = child.wait().await.map_err(at("wait for", &record.program))?;
     drop(signals);
@@ -255,9 +257,9 @@ pub async fn run(
         .and_then(Result::ok)
         .unwrap_or_default();
     let given_back = mounted.give_back();
-    let (run, fault) = tokio::task::spawn_blocking(move || recorder.end(code))
+    let (run, fault) = task::blocking("closing a run", move || recorder.end(code))
         .await
-        .unwrap_or((None, None));
+        .unwrap_or_else(|lost| (None, Some(lost.into())));
     Ok(Finished {
         code,
         run,

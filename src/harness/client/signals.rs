@@ -3,6 +3,7 @@
 
 use std::io;
 
+use crate::sys::task::{self, Task};
 use rustix::process::{Pid, Signal, getpgrp, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -35,7 +36,7 @@ impl Caught {
     /// Passes signals on to `child` until the guard is dropped.
     pub(super) fn pass_on(self, child: Pid) -> Guard {
         let tasks = self.0.into_iter().map(|(mut stream, number, from_terminal)| {
-            tokio::spawn(async move {
+            task::spawn("passing on a signal", async move {
                 while stream.recv().await.is_some() {
                     if !(from_terminal && in_foreground()) {
                         // Gone already is as good as told.
@@ -65,7 +66,7 @@ fn in_foreground() -> bool {
 }
 
 #[derive(Debug)]
-pub(super) struct Guard(Vec<tokio::task::JoinHandle<()>>);
+pub(super) struct Guard(Vec<Task<()>>);
 
 impl Drop for Guard {
     fn drop(&mut self) {

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use super::files::{private_dir, read_json, write_json};
 use super::layout::Place;
 use super::report;
 use crate::sys::clock;
+use crate::sys::task::{self, Thread};
 
 /// Runs older than this are forgotten.
 const KEEP_US: i64 = 30 * 24 * 3600 * 1_000_000;
@@ -135,9 +135,7 @@ impl Spool {
         let path = self.path(&run.run);
         write_json(&path, &run)?;
         let (notes, receiver) = mpsc::channel();
-        let writer = std::thread::Builder::new()
-            .name("reef-spool".to_owned())
-            .spawn(move || write_notes(&path, run, &receiver))
+        let writer = task::thread("reef-spool", move || write_notes(&path, run, &receiver))
             .map_err(at("start a writer for", &self.dir))?;
         Ok(Recorder { notes, writer })
     }
@@ -202,7 +200,7 @@ fn remove(path: &Path) -> Result<(), ClientError> {
 #[derive(Debug)]
 pub(super) struct Recorder {
     notes: mpsc::Sender<Note>,
-    writer: JoinHandle<(Run, Option<ClientError>)>,
+    writer: Thread<(Run, Option<ClientError>)>,
 }
 
 impl Recorder {
@@ -216,7 +214,7 @@ impl Recorder {
         drop(self.notes);
         match self.writer.join() {
             Ok((run, fault)) => (Some(run), fault),
-            Err(_) => (None, None),
+            Err(lost) => (None, Some(lost.into())),
         }
     }
 }

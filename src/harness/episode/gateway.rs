@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::{JoinHandle, JoinSet};
 
 use super::meter::Meter;
 use crate::domain::{FrozenRelease, Route, ScenarioName, Turn};
@@ -28,6 +27,7 @@ use crate::engine::sse::{Assembler, Limits, Scanner, turn_of_body};
 use crate::engine::{Engine, EngineRequest};
 use crate::harness::sandbox::Isolation;
 use crate::sys::random;
+use crate::sys::task::{self, Task, Tasks};
 
 /// The largest request.
 const MAX_BODY: usize = 32 * 1024 * 1024;
@@ -124,8 +124,11 @@ pub(super) struct Gateway {
     shared: Arc<Shared>,
     socket: Option<PathBuf>,
     port: Option<u16>,
-    accepting: JoinHandle<()>,
+    accepting: Task<()>,
 }
+
+/// A connection of an agent, as a panic in it names it.
+const CONNECTION: &str = "answering an agent";
 
 struct Shared {
     token: String,
@@ -157,11 +160,11 @@ impl Gateway {
             Isolation::Namespaces => {
                 let path = std::env::temp_dir().join(format!("reef-{}.sock", random::hex_token()));
                 let listener = UnixListener::bind(&path)?;
-                let accepting = tokio::spawn(async move {
-                    let mut connections = JoinSet::new();
+                let accepting = task::spawn("the gateway of an episode", async move {
+                    let mut connections = Tasks::new();
                     while let Ok((stream, _)) = listener.accept().await {
-                        connections.spawn(connection(TokioIo::new(stream), Arc::clone(&serving)));
-                        while connections.try_join_next().is_some() {}
+                        connections.spawn(CONNECTION, connection(TokioIo::new(stream), Arc::clone(&serving)));
+                        while connections.try_next().is_some() {}
                     }
                 });
                 (Some(path), None, accepting)
@@ -169,11 +172,11 @@ impl Gateway {
             Isolation::None => {
                 let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
                 let port = listener.local_addr()?.port();
-                let accepting = tokio::spawn(async move {
-                    let mut connections = JoinSet::new();
+                let accepting = task::spawn("the gateway of an episode", async move {
+                    let mut connections = Tasks::new();
                     while let Ok((stream, _)) = listener.accept().await {
-                        connections.spawn(connection(TokioIo::new(stream), Arc::clone(&serving)));
-                        while connections.try_join_next().is_some() {}
+                        connections.spawn(CONNECTION, connection(TokioIo::new(stream), Arc::clone(&serving)));
+                        while connections.try_next().is_some() {}
                     }
                 });
                 (None, Some(port), accepting)
@@ -361,7 +364,7 @@ impl Shared {
         let status = reply.status;
         let kind = reply.headers.get(CONTENT_TYPE).cloned();
         let (send, receive) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, io::Error>>(16);
-        tokio::spawn(async move {
+        let _passing = task::spawn(CONNECTION, async move {
             while let Some(chunk) = reply.body.next().await {
                 let item = match chunk {
                     Ok(chunk) => {

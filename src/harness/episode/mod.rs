@@ -27,7 +27,7 @@ use super::sandbox::{
 };
 use super::tree::Rendered;
 use crate::domain::{Content, Turn};
-use crate::sys::random;
+use crate::sys::{random, task};
 
 /// The port of the gateway as the agent sees it.
 const PORT: u16 = 8900;
@@ -160,7 +160,7 @@ impl Stage {
         let rendered = scratch.join("tree");
         let executable = episode.rendered.executable.clone();
         let target = rendered.clone();
-        tokio::task::spawn_blocking(move || write_tree(&target, &files, &executable))
+        task::blocking("writing a tree", move || write_tree(&target, &files, &executable))
             .await
             .map_err(|error| failed(error.to_string()))?
             .map_err(|error| failed(format!("writing the tree: {error}")))?;

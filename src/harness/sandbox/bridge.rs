@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use crate::sys::task;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
 
 /// Connections at one time; an agent uses a handful.
@@ -45,19 +46,20 @@ pub(super) fn raise_loopback() -> io::Result<()> {
 pub(super) fn serve(port: u16, path: PathBuf) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     let busy = std::sync::Arc::new(());
-    std::thread::spawn(move || {
+    let _passing = task::thread("reef-bridge", move || {
         for stream in listener.incoming().flatten() {
             if std::sync::Arc::strong_count(&busy) > MAX_CONNECTIONS {
                 continue;
             }
             let (path, held) = (path.clone(), std::sync::Arc::clone(&busy));
-            std::thread::spawn(move || {
+            // Without a thread the connection is closed, as without a gateway.
+            let _passing = task::thread("reef-bridged", move || {
                 // A gateway that is gone closes the connection, which is what the program inside should see.
                 let _closed = pass(&stream, &path);
                 drop(held);
             });
         }
-    });
+    })?;
     Ok(())
 }
 
@@ -65,10 +67,10 @@ fn pass(inside: &TcpStream, path: &std::path::Path) -> io::Result<()> {
     let outside = UnixStream::connect(path)?;
     inside.set_nodelay(true)?;
     let (mut from_inside, mut to_outside) = (inside.try_clone()?, outside.try_clone()?);
-    let up = std::thread::spawn(move || {
+    let up = task::thread("reef-upwards", move || {
         let _end = pour(&mut from_inside, &mut to_outside);
         let _closed = to_outside.shutdown(Shutdown::Write);
-    });
+    })?;
     let (mut from_outside, mut to_inside) = (outside, inside.try_clone()?);
     let _end = pour(&mut from_outside, &mut to_inside);
     let _closed = to_inside.shutdown(Shutdown::Both);

@@ -29,6 +29,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
+use crate::sys::task;
 use control::Leaf;
 use spec::Task;
 pub use spec::{Bridge, Ended, Held, Input, Isolation, Job, Limits, Outcome, Output, Phase, PhaseOutcome};
@@ -112,7 +113,7 @@ impl Sandbox {
     /// Runs a job to its end. Dropping the future kills everything in it.
     pub async fn run(&self, job: &Job, cancel: &CancellationToken) -> Result<Outcome, SandboxError> {
         let limits = job.limits.clone();
-        let made = tokio::task::spawn_blocking(move || Leaf::make(&limits)).await;
+        let made = task::blocking("making a control group", move || Leaf::make(&limits)).await;
         let made = made.unwrap_or(Err(control::NoControl::Broken));
         let (leaf, mut held) = match made {
             Ok(leaf) => {
@@ -128,7 +129,7 @@ impl Sandbox {
         let done = self.stage(&task, cancel).await;
         if let Some(leaf) = leaf {
             // Everything in it is dead or dying, and it is gone before anybody learns the result.
-            let _gone = tokio::task::spawn_blocking(move || leaf.end()).await;
+            let _gone = task::blocking("removing a control group", move || leaf.end()).await;
         }
         let spec::Done { phases, not_kept } = done?;
         if let Some(reason) = phases.iter().find_map(|phase| phase.loose.clone()) {

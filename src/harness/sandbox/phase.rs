@@ -87,8 +87,15 @@ impl Program<'_> {
                 return outcome;
             }
         };
-        let stdout = child.stdout.take().map(|s| pipes::collect(s, limits.output_bytes));
-        let stderr = child.stderr.take().map(|s| pipes::collect(s, limits.output_bytes));
+        // Without a thread to read it, a stream counts as one that is held open.
+        let stdout = child
+            .stdout
+            .take()
+            .and_then(|s| pipes::collect(s, limits.output_bytes).ok());
+        let stderr = child
+            .stderr
+            .take()
+            .and_then(|s| pipes::collect(s, limits.output_bytes).ok());
         let program = i32::try_from(child.id()).unwrap_or(0);
         let starved = || ground.is_some_and(|ground| ground.counts().out_of_memory_since(before));
         outcome.ended = watch(program, self, begun, &starved, &mut outcome);

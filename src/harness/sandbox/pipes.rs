@@ -1,8 +1,10 @@
 //! Reading what a program writes without keeping all of it.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+
+use crate::sys::task;
 
 /// The beginning and the end of a stream.
 #[derive(Debug, Default)]
@@ -42,9 +44,9 @@ impl Kept {
 }
 
 /// Reads a stream to its end on a thread of its own.
-pub(super) fn collect(mut stream: impl Read + Send + 'static, limit: usize) -> Receiver<Kept> {
+pub(super) fn collect(mut stream: impl Read + Send + 'static, limit: usize) -> io::Result<Receiver<Kept>> {
     let (send, receive) = channel();
-    std::thread::spawn(move || {
+    let _reading = task::thread("reef-pipe", move || {
         let mut kept = Kept::default();
         let mut chunk = [0; 16 * 1024];
         while let Ok(n) = stream.read(&mut chunk) {
@@ -55,8 +57,8 @@ pub(super) fn collect(mut stream: impl Read + Send + 'static, limit: usize) -> R
         }
         // Nobody listens any more when the phase gave up on it.
         let _gone = send.send(kept);
-    });
-    receive
+    })?;
+    Ok(receive)
 }
 
 /// What was collected; nothing when somebody still holds the other end, which only an escaped process could.

@@ -19,6 +19,7 @@ use super::root::build_root;
 use super::spec::{Done, Isolation, Job, Order, PhaseOutcome, Reply, Task};
 use super::{COMMAND, bridge};
 use crate::sys::launch::Launch;
+use crate::sys::task;
 
 /// Runs the job described by one line of `input` and writes the result to `output`. The end of `input` means that nobody
 /// waits for it, and ends everything.
@@ -58,12 +59,13 @@ fn why(error: &io::Error) -> String {
 }
 
 /// Dies when the pipe to whoever asked is closed.
-fn die_with(mut input: impl Read + Send + 'static) {
-    std::thread::spawn(move || {
+fn die_with(mut input: impl Read + Send + 'static) -> io::Result<()> {
+    let _waiting = task::thread("reef-parent", move || {
         let mut byte = [0; 64];
         while matches!(input.read(&mut byte), Ok(n) if n > 0) {}
         let _dying = kill_process(getpid(), Signal::KILL);
-    });
+    })?;
+    Ok(())
 }
 
 fn named<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
@@ -76,7 +78,7 @@ fn isolated(job: &Job, group: &[PathBuf], user: Option<u32>, input: impl BufRead
     if let Some(wanted) = &job.bridge {
         named("the bridge", bridge::serve(wanted.port, wanted.socket.clone()))?;
     }
-    die_with(input);
+    die_with(input)?;
     let files = named("the root", Files::open(&root, user, false))?;
     let mut init = named("process 1", Init::start(&root, group))?;
     let mut outcome = Done::default();
@@ -124,7 +126,7 @@ fn beside(job: &Job, group: &[PathBuf], input: impl BufRead + Send + 'static) ->
     rustix::process::set_child_subreaper(Some(getpid()))?;
     let root = job.scratch.join("root");
     std::fs::create_dir_all(&root)?;
-    die_with(input);
+    die_with(input)?;
     let files = Files::open(&root, None, true)?;
     let within = |text: &str| {
         if text.starts_with('/') {
@@ -186,9 +188,7 @@ impl Init {
                 .stdout(Stdio::piped())
                 .launch()
         };
-        let mut child = std::thread::spawn(start)
-            .join()
-            .map_err(|_| io::Error::other("process 1 could not be started"))??;
+        let mut child = task::thread("reef-init", start)?.join().map_err(io::Error::other)??;
         let (Some(orders), Some(results)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("process 1 has no pipes"));
         };
@@ -243,14 +243,14 @@ pub fn serve_init(
     let last = Arc::clone(&ground);
     let moved = named("entering the root", move_into(root)).map_err(|error| error.to_string());
     let (send, orders) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let _reading = task::thread("reef-orders", move || {
         for line in input.lines().map_while(Result::ok) {
             if send.send(line).is_err() {
                 break;
             }
         }
         leave(&last);
-    });
+    })?;
     let mut served = Ok(());
     while served.is_ok() {
         let Ok(line) = orders.recv() else { break };
@@ -304,8 +304,9 @@ fn follow(order: Order, ground: Arc<Result<Ground, String>>) -> Result<PhaseOutc
         };
         Ok(program.run())
     };
-    std::thread::spawn(work)
+    let phase = task::thread("reef-phase", work).map_err(|error| error.to_string())?;
+    phase
         .join()
-        .map_err(|_| "the thread of the phase broke down".to_owned())?
+        .map_err(|lost| lost.to_string())?
         .map_err(|error| error.to_string())
 }

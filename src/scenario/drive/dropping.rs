@@ -11,6 +11,7 @@ use super::{CONSUMER, LoopError, folder};
 use crate::domain::{BatchId, ScenarioName};
 use crate::experience::{AttemptChange, AttemptState, BatchUse, Job, ProposalState, UnreleasedStep};
 use crate::scenario::Publisher;
+use crate::sys::task;
 
 /// A step that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +90,7 @@ pub async fn drop_step(
     }
     experience.job_end(job.id, "dropped", reason.clone()).await?;
     let dir = work.join(scenario.as_str()).join(folder::name(job.step, &job.batch));
-    let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+    let removed = task::blocking("removing files of a step", move || std::fs::remove_dir_all(dir)).await;
     if let Ok(Err(error)) = removed
         && error.kind() != std::io::ErrorKind::NotFound
     {

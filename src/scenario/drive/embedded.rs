@@ -10,6 +10,7 @@ use super::{Driver, LoopError};
 use crate::experience::Job;
 use crate::scenario::drive::samples;
 use crate::scenario::drive::seal::Manifest;
+use crate::sys::task;
 use crate::train::{Control, StepEvent, StepJob, StepOutcome, TrainBatch, TrainError, TrainRow};
 
 impl Driver {
@@ -35,7 +36,7 @@ impl Driver {
         let control = Control::default();
         let (events, mut heard) = tokio::sync::mpsc::channel(64);
         let (backend, held) = (Arc::clone(&embedded.backend), control.clone());
-        let mut work = tokio::task::spawn_blocking(move || {
+        let mut work = task::blocking("a training step", move || {
             let mut tell = |event: StepEvent| {
                 // Nobody has to hear how far it is.
                 let _missed = events.try_send(event);
@@ -62,7 +63,7 @@ impl Driver {
                 break work.await;
             }
         };
-        match result.map_err(|_| LoopError::Stopped)? {
+        match result? {
             Ok(StepOutcome::Trained(result)) => Ok(StepMade::Trained {
                 metrics: result
                     .metrics

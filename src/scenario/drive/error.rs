@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::domain::{InvalidName, ScenarioName};
 use crate::experience::StoreError;
 use crate::scenario::PublishError;
+use crate::sys::task::Lost;
 
 /// A failure of the loop. Traffic is served all the same.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +65,20 @@ pub enum LoopError {
     /// A word of the loop's own is not valid; a fault of Reef.
     #[error(transparent)]
     Name(#[from] InvalidName),
+    /// Reef itself broke down over it.
+    #[error(transparent)]
+    Panicked(Lost),
     /// Somebody asked it to stop.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<Lost> for LoopError {
+    fn from(lost: Lost) -> Self {
+        if lost.panicked() {
+            Self::Panicked(lost)
+        } else {
+            Self::Stopped
+        }
+    }
 }

@@ -41,7 +41,7 @@ use super::processor::Pool;
 use crate::domain::{BatchId, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{Experience, Job, StoreError};
 use crate::recipe::Recipe;
-use crate::sys::clock;
+use crate::sys::{clock, task};
 use crate::telemetry::TRACES;
 
 /// The consumer that the loop's own batches are filed under.
@@ -200,6 +200,23 @@ impl Driver {
         cancel: &CancellationToken,
         watch: Watch<'_>,
     ) -> Result<Turn, LoopError> {
+        match task::caught("a turn of the loop", self.whole_turn(lease, ask, cancel, watch)).await {
+            Ok(turn) => turn,
+            Err(lost) => {
+                // What it knew of the samples may be half changed; the store has it all.
+                self.inner.scenarios.lock().await.remove(lease.scenario());
+                Err(lost.into())
+            }
+        }
+    }
+
+    async fn whole_turn(
+        &self,
+        lease: &Lease,
+        ask: Ask,
+        cancel: &CancellationToken,
+        watch: Watch<'_>,
+    ) -> Result<Turn, LoopError> {
         let scenario = lease.scenario();
         let waiting = self.waiting(scenario).await;
         let mut waiting = waiting.lock().await;
@@ -248,7 +265,13 @@ impl Driver {
                 reef.batch = %job.batch,
                 reef.stage = job.stage.as_str(),
             );
-            if let Some(turn) = self.advance(&job, cancel, watch).instrument(span).await? {
+            // A panic is a failure of the step like any other: counted, and tried again so many times.
+            let advanced =
+                match task::caught("a step of the loop", self.advance(&job, cancel, watch).instrument(span)).await {
+                    Ok(advanced) => advanced?,
+                    Err(lost) => Some(self.failed(&job, &lost.into(), watch).await?),
+                };
+            if let Some(turn) = advanced {
                 return Ok(turn);
             }
         }
@@ -310,9 +333,7 @@ impl Driver {
         &self,
         work: impl FnOnce() -> Result<T, LoopError> + Send + 'static,
     ) -> Result<T, LoopError> {
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| LoopError::Stopped)?
+        task::blocking("work of the loop", work).await?
     }
 }
 

@@ -145,7 +145,7 @@ impl Driver {
         self.progress(job, Progress::Judged(Box::new(verdict))).await
     }
 
-    async fn failed(&self, job: &Job, error: &LoopError, watch: Watch<'_>) -> Result<Turn, LoopError> {
+    pub(super) async fn failed(&self, job: &Job, error: &LoopError, watch: Watch<'_>) -> Result<Turn, LoopError> {
         let until_us = now_us() + state::pause_us(job.attempts);
         let text = chain_of(error);
         tracing::warn!(scenario = %job.scenario, step = job.step, attempts = job.attempts + 1, error = text, "step failed");

@@ -16,6 +16,7 @@ use crate::engine::EngineError;
 use crate::serve::error::ApiError;
 use crate::serve::reply::ReplyBody;
 use crate::serve::state::State;
+use crate::sys::task;
 
 /// Time between two looks at the store.
 const LOOK: Duration = Duration::from_millis(500);
@@ -34,7 +35,7 @@ pub(super) async fn events(
     find(state, &name, id).await?;
     let (send, receive) = mpsc::channel(4);
     let (following, id) = (Arc::clone(state), id.to_owned());
-    tokio::spawn(async move {
+    let _following = task::spawn("following a request", async move {
         let cut = following.cut.clone();
         tokio::select! {
             () = follow(&following, &name, &id, &send) => {}

@@ -22,6 +22,7 @@ use crate::serve::reply::{ReplyBody, json as reply};
 use crate::serve::scenarios::existing;
 use crate::serve::state::State;
 use crate::sys::clock;
+use crate::sys::task;
 
 /// A release of a scenario with its harness files.
 pub(super) struct Found {
@@ -125,7 +126,7 @@ pub(super) async fn find(
         .filter_map(|file| Some((file.path.strip_prefix(&prefix)?.to_owned(), file.executable)))
         .collect();
     let made_for = options.adapter.clone();
-    let read = tokio::task::spawn_blocking(move || {
+    let read = task::blocking("reading a tree", move || {
         let damaged = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "the files of a release cannot be read");
             ApiError::unavailable(

@@ -19,6 +19,7 @@ use crate::serve::query::{Query, decode};
 use crate::serve::reply::{ReplyBody, json_private};
 use crate::serve::scenarios::existing;
 use crate::serve::state::State;
+use crate::sys::task;
 
 /// Most entries of an activity that are sent.
 const MOST_EVENTS: u32 = 1000;
@@ -72,7 +73,7 @@ pub(super) async fn step(
         .iter()
         .map(|step| page_path(state, &name, &format!("releases/{}/page", step.step)))
         .collect();
-    let made = tokio::task::spawn_blocking(move || -> Result<String, ApiError> {
+    let made = task::blocking("drawing a page", move || -> Result<String, ApiError> {
         let step = &steps[at];
         let release = &step.release.release_id;
         let made = is_made(step);

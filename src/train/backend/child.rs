@@ -8,6 +8,7 @@ use std::io::{BufRead, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Trainer, on_own_thread};
+use crate::sys::task;
 use crate::train::{Control, StepEvent, StepJob, StepOutcome, TrainError};
 
 /// What the child says.
@@ -38,9 +39,7 @@ pub fn serve_child(mut input: impl BufRead + Send, mut output: impl Write + Send
     let result = std::thread::scope(|scope| {
         // Ends with the parent's pipe; the process does not wait for it.
         let listener = control.clone();
-        let _listening = std::thread::Builder::new()
-            .name("reef-parent".to_owned())
-            .spawn_scoped(scope, move || listen(input, &listener))?;
+        let _listening = task::scoped(scope, "reef-parent", move || listen(input, &listener))?;
         let mut say = |said: &Said| {
             let sent = serde_json::to_string(said)
                 .map_err(std::io::Error::other)

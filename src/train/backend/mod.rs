@@ -37,6 +37,7 @@ pub use disabled::Trainer;
 pub use torch::Trainer;
 
 use super::{Control, StepEvent, StepJob, StepOutcome, TrainError};
+use crate::sys::task;
 
 /// Where steps are made.
 #[cfg_attr(
@@ -76,20 +77,14 @@ impl Backend {
 fn on_own_thread<T: Send>(job: &StepJob, work: impl FnOnce() -> Result<T, TrainError> + Send) -> Result<T, TrainError> {
     let niceness = job.settings.limits.niceness;
     std::thread::scope(|scope| {
-        let spawned = std::thread::Builder::new()
-            .name("reef-trainer".to_owned())
-            .spawn_scoped(scope, || {
-                lower_priority(niceness);
-                work()
-            });
-        match spawned.map(std::thread::ScopedJoinHandle::join) {
+        let spawned = task::scoped(scope, "reef-trainer", || {
+            lower_priority(niceness);
+            work()
+        });
+        match spawned.map(task::Scoped::join) {
             Ok(Ok(result)) => result,
-            Ok(Err(panic)) => Err(TrainError::Panicked {
-                message: panic
-                    .downcast_ref::<String>()
-                    .cloned()
-                    .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
-                    .unwrap_or_else(|| "no message".to_owned()),
+            Ok(Err(lost)) => Err(TrainError::Panicked {
+                message: lost.to_string(),
             }),
             Err(error) => Err(TrainError::Process {
                 fate: format!("could not start a thread: {error}"),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::child::{CANCEL, PAUSE, RESUME, Said};
 use crate::sys::launch::Launch;
+use crate::sys::task;
 use crate::train::{Control, StepEvent, StepJob, StepOutcome, TrainError};
 
 /// How long a cancelled child may take to end by itself.
@@ -42,16 +43,16 @@ pub(super) fn run(
         return Err(died("has no pipes".to_owned(), ""));
     };
     std::thread::scope(|scope| {
-        let words = scope.spawn(move || last_words(stderr));
+        let words = started(task::scoped(scope, "reef-words", move || last_words(stderr)))?;
         let (send, receive) = sync_channel(256);
-        scope.spawn(move || {
+        let _reading = started(task::scoped(scope, "reef-said", move || {
             for line in BufReader::new(stdout).lines() {
                 let Ok(line) = line else { break };
                 if send.send(line).is_err() {
                     break;
                 }
             }
-        });
+        }))?;
         let mut text = serde_json::to_vec(job)
             .map_err(|e| TrainError::settings(format!("the job cannot be written as JSON: {e}")))?;
         text.push(b'\n');
@@ -99,6 +100,10 @@ pub(super) fn run(
         }
         Err(died(fate, &words.join().unwrap_or_default()))
     })
+}
+
+fn started<T>(thread: io::Result<task::Scoped<'_, T>>) -> Result<task::Scoped<'_, T>, TrainError> {
+    thread.map_err(|error| died(format!("could not be listened to: {error}"), ""))
 }
 
 /// A child that is not left behind: dropped, it is killed if it still runs, and always waited for.

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::engine::models::{ModelConfig, ModelError, file, token_ids};
+use crate::sys::task;
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const MAX_TEMPLATE_BYTES: u64 = 4 << 20;
@@ -216,7 +217,7 @@ impl TextStream {
 
 /// Parses on a guarded stack frame: the library asserts on some damaged files instead of returning an error.
 fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
-    match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+    match task::foreign(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Ok(Ok(mut tokenizer)) => {
             // Limits and padding belong to the caller; a file that sets them would cut prompts silently.
             tokenizer.with_padding(None);

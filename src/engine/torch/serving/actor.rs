@@ -21,6 +21,8 @@ use super::vocabulary::Vocabulary;
 use crate::domain::{RuntimeLoadId, ScenarioName};
 use crate::engine::torch::model::{ForwardRow, KvCache, LogitsOf, Model, ServingLora};
 use crate::engine::torch::{OnSwap, Residency};
+use crate::sys::failpoint;
+use crate::sys::task::{self, Lost};
 
 /// What a load serves with. Belongs to the engine thread.
 #[derive(Debug, Clone)]
@@ -104,7 +106,8 @@ pub(crate) fn run(start: Start) {
         slots: Slots::new(start.cache.n_slots()),
         cache: start.cache,
         loads: Loads::new(start.process, base, start.capacity),
-        scheduler: Scheduler::new(start.limits),
+        scheduler: Scheduler::new(start.limits.clone()),
+        limits: start.limits,
         sequences: HashMap::new(),
         vocabulary: start.vocabulary,
         on_swap: start.on_swap,
@@ -127,9 +130,14 @@ pub(crate) fn run(start: Start) {
                 Err(mpsc::error::TryRecvError::Empty) => break,
             }
         }
-        engine.drop_abandoned();
-        engine.admit();
-        engine.step();
+        let done = task::guard("a step of the engine", || {
+            engine.drop_abandoned();
+            engine.admit();
+            engine.step();
+        });
+        if let Err(lost) = done {
+            engine.start_over(&lost);
+        }
         engine.publish_counts();
     }
 }
@@ -139,6 +147,7 @@ struct EngineThread {
     slots: Slots,
     loads: Loads<Weights>,
     scheduler: Scheduler,
+    limits: Limits,
     sequences: HashMap<SequenceId, Sequence>,
     vocabulary: Arc<Vocabulary>,
     on_swap: OnSwap,
@@ -319,6 +328,8 @@ impl EngineThread {
 
     /// One step: every running answer's next token and a chunk of the prompts that are being computed.
     fn step(&mut self) {
+        // A failure here is told as a panic is; only tests arm it.
+        let _armed = failpoint::hit("engine::step");
         let plan = self.scheduler.plan();
         // One forward call for each set of base weights; almost always there is one.
         let mut groups: Vec<(*const Model, Vec<(SequenceId, Work)>)> = Vec::new();
@@ -429,6 +440,22 @@ impl EngineThread {
             self.slots.forget(sequence.slot);
         }
         self.remove(id);
+    }
+
+    /// A step broke down in the middle: the answers in it are given up, the loads stay.
+    fn start_over(&mut self, lost: &Lost) {
+        for (_, sequence) in self.sequences.drain() {
+            self.shared.failed.fetch_add(1, Ordering::Relaxed);
+            sequence.tell(GenerationEvent::Failed {
+                reason: lost.to_string(),
+            });
+        }
+        self.scheduler = Scheduler::new(self.limits.clone());
+        self.slots = Slots::new(self.cache.n_slots());
+        for slot in 0..self.cache.n_slots() {
+            self.cache.truncate(slot, 0);
+        }
+        self.sweep();
     }
 
     fn publish_counts(&self) {

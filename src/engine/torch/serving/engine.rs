@@ -17,6 +17,7 @@ use crate::domain::{Route, RuntimeLoadId};
 use crate::engine::chat::{ReplyMeta, RequestFault, error_body, usage_of_count};
 use crate::engine::torch::{TorchError, TorchOptions};
 use crate::engine::{BoxFuture, Engine, EngineError, EngineReply, EngineRequest, Figure, ModelCard};
+use crate::sys::task::{self, Lost};
 use crate::sys::{clock, random};
 
 /// Answers requests with the embedded model.
@@ -48,9 +49,9 @@ impl TorchEngine {
         let seed = random_seed();
         let body = request.body.clone();
         // Templates, tokenizer and schema compiler may take milliseconds.
-        let prepared = tokio::task::spawn_blocking(move || preparer.prepare(route, &body, seed))
+        let prepared = task::blocking("preparing a request", move || preparer.prepare(route, &body, seed))
             .await
-            .map_err(|_| stopped())?;
+            .map_err(lost)?;
         match prepared {
             Ok(prepared) => self.generate(&request, prepared).await,
             Err(fault) => Ok(refused(route, &fault)),
@@ -59,9 +60,9 @@ impl TorchEngine {
 
     async fn count(&self, body: Bytes) -> Result<EngineReply, EngineError> {
         let preparer = Arc::clone(&self.preparer);
-        let counted = tokio::task::spawn_blocking(move || preparer.count(Route::CountTokens, &body))
+        let counted = task::blocking("counting tokens", move || preparer.count(Route::CountTokens, &body))
             .await
-            .map_err(|_| stopped())?;
+            .map_err(lost)?;
         Ok(match counted {
             Ok(tokens) => json_reply(StatusCode::OK, usage_of_count(tokens).to_string().into()),
             Err(fault) => refused(Route::CountTokens, &fault),
@@ -231,6 +232,13 @@ fn json_reply(status: StatusCode, body: Bytes) -> EngineReply {
 fn refused(route: Route, fault: &RequestFault) -> EngineReply {
     let body = error_body(route.dialect(), fault).to_string();
     json_reply(StatusCode::BAD_REQUEST, body.into())
+}
+
+fn lost(lost: Lost) -> EngineError {
+    EngineError::Unavailable {
+        reason: lost.to_string(),
+        source: None,
+    }
 }
 
 fn stopped() -> EngineError {

@@ -17,6 +17,7 @@ use crate::engine::models::{MemoryEstimate, MemoryPlan, ModelConfig};
 use crate::engine::torch::model::{ForwardRow, LogitsOf, Lora, Model, ServingLora, Tokenizer};
 use crate::engine::torch::{ComputeDevice, Dtype, TorchError, TorchOptions, TorchStatus};
 use crate::sys::random;
+use crate::sys::task;
 
 /// Commands that wait for the engine thread; it empties the queue at every step.
 const COMMANDS: usize = 1024;
@@ -359,15 +360,9 @@ fn spawn(start: Start, threads: usize) -> Result<(), TorchError> {
     let threads = i32::try_from(threads).unwrap_or(1);
     let body = move || {
         tch::set_num_threads(threads);
-        // A panic below would be a fault of this engine; the process and its upstreams must outlive it.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor::run(start)));
-        if outcome.is_err() {
-            tracing::error!("the engine thread panicked and has stopped; requests to the embedded model are refused");
-        }
+        actor::run(start);
     };
-    std::thread::Builder::new()
-        .name("reef-engine".to_owned())
-        .spawn(body)
+    task::thread("reef-engine", body)
         .map(drop)
         .map_err(|source| TorchError::Thread { source })
 }
@@ -376,7 +371,5 @@ fn spawn(start: Start, threads: usize) -> Result<(), TorchError> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TorchError> + Send + 'static,
 ) -> Result<T, TorchError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or(Err(TorchError::Stopped))
+    task::blocking("reading weights", work).await?
 }

@@ -17,6 +17,7 @@ pub(super) use ground::Ground;
 use place::Place;
 
 use super::spec::{Held, Limits};
+use crate::sys::task;
 
 /// The versions of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl Drop for Leaf {
         let groups = std::mem::take(&mut self.groups);
         if !groups.is_empty() {
             // Whoever drops it cannot wait. Without a thread the next start removes it.
-            let _thread = std::thread::Builder::new().spawn(move || remove(&groups));
+            let _thread = task::thread("reef-groups", move || remove(&groups));
         }
     }
 }

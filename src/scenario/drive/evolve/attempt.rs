@@ -2,24 +2,24 @@
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::JoinHandle;
 
 use crate::domain::{BatchId, Outcome, ReleaseId};
 use crate::experience::{AttemptChange, AttemptState, Experience, Job, NewAttempt, ProposalState};
 use crate::scenario::drive::seal::Manifest;
 use crate::scenario::drive::{Driver, LoopError};
+use crate::sys::task::{self, Task};
 
 /// Takes notes from places that cannot wait, and writes them down in order.
 pub(super) struct Journal {
     send: Option<UnboundedSender<(&'static str, String, bool)>>,
-    writing: Option<JoinHandle<()>>,
+    writing: Option<Task<()>>,
 }
 
 impl Journal {
     pub(super) fn open(experience: Experience, batch: &BatchId) -> Self {
         let (send, mut receive) = unbounded_channel::<(&'static str, String, bool)>();
         let id = batch.as_str().to_owned();
-        let writing = tokio::spawn(async move {
+        let writing = task::spawn("noting an attempt", async move {
             while let Some((kind, text, failed)) = receive.recv().await {
                 // Notes are for whoever watches; the step does not depend on them.
                 if let Err(error) = experience.attempt_event(id.clone(), kind, text, failed).await {
