@@ -98,6 +98,45 @@ fn the_reasons_of_interruptions_are_those_of_the_program() {
     assert_eq!(quoted(sentence).into_iter().collect::<BTreeSet<&str>>(), quiet);
 }
 
+/// The design page shows rooms that exist, and engines that do; what is only planned is called that.
+#[test]
+fn the_design_page_shows_what_is_there() {
+    let page = fs::read_to_string(root().join("docs/design/architecture.md")).unwrap();
+    let tree = page.split("```").nth(1).unwrap();
+    let rooms = tree.split("src/\n").nth(1).unwrap().split("crates/\n").next().unwrap();
+    for line in rooms.lines().filter(|line| !line.trim().is_empty()) {
+        for name in line
+            .split_whitespace()
+            .take_while(|word| word.ends_with("/") || word.ends_with("/,") || word.ends_with(".rs"))
+        {
+            let name = name.trim_end_matches(',');
+            assert!(root().join("src").join(name).exists(), "src/{name} is not there");
+        }
+    }
+    let engines = rooms
+        .lines()
+        .find(|line| line.trim_start().starts_with("engine/"))
+        .unwrap();
+    let (there, planned) = engines.split_once("Planned: ").unwrap();
+    for engine in ["upstream", "torch"] {
+        assert!(
+            there.contains(engine) && root().join("src/engine").join(engine).is_dir(),
+            "{engine}"
+        );
+    }
+    for engine in ["vLLM", "SGLang", "llama.cpp"] {
+        assert!(!there.contains(engine) && planned.contains(engine), "{engine}");
+    }
+    for name in ["NCCL", "Ray", "PostgreSQL"] {
+        for line in page.lines().filter(|line| line.contains(name)) {
+            assert!(
+                line.to_lowercase().contains("planned"),
+                "{name} is not called planned: {line}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_guides_exit_codes_are_those_of_the_program() {
     let text = fs::read_to_string(root().join("docs/guides/ci.md")).unwrap();

@@ -177,7 +177,7 @@ fn refused(settings: &Settings, error: TorchError) -> CliError {
     }
 }
 
-fn torch_options(settings: &Settings) -> Result<TorchOptions, CliError> {
+pub(super) fn torch_options(settings: &Settings) -> Result<TorchOptions, CliError> {
     let inference = &settings.inference;
     let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     let path = inference.model_path.clone().unwrap_or_default();

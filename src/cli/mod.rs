@@ -6,6 +6,8 @@ mod args;
 mod client;
 mod cmd;
 mod context;
+#[cfg(test)]
+mod documented;
 mod dotted;
 mod engines;
 mod error;

@@ -14,6 +14,7 @@ mod reference;
 mod schema;
 mod setting;
 mod settings;
+mod sound;
 mod source;
 mod toml;
 mod tree;

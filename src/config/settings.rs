@@ -8,6 +8,7 @@ use super::aliases::{Moved, written};
 use super::load::read_table;
 use super::nearest::near_keys;
 use super::reader::{Reader, Row, Section};
+use super::sound;
 use super::{
     ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Node, Observability,
     RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Training,
@@ -243,6 +244,7 @@ impl Settings {
             Err(ConfigError::Invalid { faults: found }) => faults.extend(found),
             Err(ConfigError::Read { .. }) => {}
         }
+        faults.append(&mut sound::faults(self));
         faults
     }
 }

@@ -40,6 +40,20 @@ pub struct Telemetry {
     pub otlp: Option<String>,
 }
 
+/// Whether a directive says what is logged. A word that is neither a level nor a part of a program would log nothing.
+pub fn check_filter(text: &str) -> Result<(), String> {
+    EnvFilter::try_new(text).map_err(|error| format!("is no filter of log lines: {error}"))?;
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let level = ["error", "warn", "info", "debug", "trace", "off"]
+            .iter()
+            .any(|level| part.eq_ignore_ascii_case(level));
+        if !level && !part.contains(['=', ':', '[']) && part != "reef" {
+            return Err("holds a word that is no level".to_owned());
+        }
+    }
+    Ok(())
+}
+
 /// Starts logging, and tracing where a collector is named. A second call does nothing. The returned guard sends what is
 /// left of the traces when it goes.
 pub fn init(telemetry: &Telemetry) -> Tracing {

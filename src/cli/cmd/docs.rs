@@ -90,8 +90,8 @@ fn configuration() -> String {
          source; secrets are masked.\n\n\
          - **Who wins**: the command line, then the file, then the environment, then the default.\n\
          - **On the command line** any setting is `--SECTION.KEY VALUE`, `--SECTION.KEY=VALUE`, `--no-SECTION.KEY` (false) \
-         or, for a boolean, `--SECTION.KEY` alone. A word after the flag is its value unless it starts with `--`. The last \
-         one counts. A list or a table is one quoted JSON or YAML value and replaces what was there; a key inside a table \
+         or, for a boolean, `--SECTION.KEY` alone. A word after the flag is its value unless it starts with `--`. A \
+         setting given twice is an error, under whichever names, and what a flag overrides has to be right too. A list or a table is one quoted JSON or YAML value and replaces what was there; a key inside a table \
          keeps its siblings.\n\
          - **Spelling**: hyphen and underscore are the same. Both spellings of one key, a key given twice, an unknown key, \
          a wrong type, and `null` where a value is required are errors (exit 2) that name file, line, key and what was \

@@ -27,7 +27,7 @@ section! {
         mode: TrainingModeChoice = "auto";
         /// Longest time for one step.
         timeout_s: Option<Duration>, min 0.1;
-        /// Threads for training [default: the number of cores].
+        /// Threads for training [default: as many as libtorch starts, usually one a core].
         threads: Option<u32>, min 1.0;
     }
 }

@@ -133,3 +133,43 @@ fn an_unknown_key_names_the_nearest_right_place() {
         );
     }
 }
+
+#[test]
+fn a_value_that_can_do_nothing_is_a_fault_at_its_place() {
+    for (text, expected) in [
+        (
+            "observability:\n  log: inof\n",
+            "a.yaml:2: observability.log: holds a word that is no level",
+        ),
+        (
+            "observability:\n  log: reef=bogus\n",
+            "a.yaml:2: observability.log: is no filter of log lines",
+        ),
+        (
+            "observability:\n  otlp-endpoint: collector:4318\n",
+            "a.yaml:2: observability.otlp-endpoint: expected a URL",
+        ),
+        (
+            "reef:\n  console-origins:\n    - https://a.example\n    - https://b.example/\n",
+            "a.yaml:4: reef.console-origins[1]: expected the origin of a page",
+        ),
+        (
+            "release:\n  git-settings: [hunter2]\n",
+            "a.yaml:2: release.git-settings[0]: expected a setting of git",
+        ),
+    ] {
+        let message = refused("a.yaml", text, &[]);
+        assert!(
+            message.contains(expected),
+            "{text:?}\n  said: {message}\n  not:  {expected}"
+        );
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+    let right = "observability: {log: 'warn,reef::serve=debug', otlp-endpoint: 'http://h:4318/v1/traces'}\n\
+                 reef: {console-origins: ['http://localhost:3000']}\n\
+                 release: {git-settings: ['http.extraHeader=Authorization: Bearer x', 'credential.helper=']}\n";
+    assert!(load_with("a.yaml", right, &[], &[]).is_ok());
+    // Other programs read the variable too.
+    let shared = [("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")];
+    assert!(load_with("a.yaml", "", &[], &shared).is_ok());
+}
