@@ -12,6 +12,7 @@ use super::baseline::Baseline;
 use super::checker::CheckerSpec;
 use super::harbor::HarborTask;
 use super::measure::{Measured, Side, Terms, by_judge, hold};
+use super::score::{SideScore, Unscored};
 use super::{Assignment, EvalError, ReadyTask, Sides, Suite, TaskRef};
 use crate::domain::{Outcome, Turn, Verdict};
 use crate::harness::episode::{Episode, EpisodeOutcome, Stage};
@@ -64,6 +65,7 @@ pub async fn judge_by_episodes(
         .map(|task| TaskRef {
             id: task.id.clone(),
             protected: task.protected,
+            exact: false,
         })
         .collect();
     let stopped = parking_lot::Mutex::new(None::<EvalError>);
@@ -73,9 +75,10 @@ pub async fn judge_by_episodes(
             match pair(terms, suite, task, &assignment, arena, cancel).await {
                 Ok(measured) => measured,
                 Err(error) => {
-                    let failure = error.to_string();
+                    let failed = || Some(Err(Unscored::measurement(error.to_string())));
+                    let both = (failed(), failed());
                     stopped.lock().get_or_insert(error);
-                    (assignment.index, None, None, Some(failure))
+                    (assignment.index, both.0, both.1)
                 }
             }
         }
@@ -160,15 +163,10 @@ async fn pair(
         let current = current().await?;
         (candidate().await?, current)
     };
-    let failure = match (&candidate, &current) {
-        (Err(why), _) => Some(format!("candidate: {why}")),
-        (_, Some(Err(why))) => Some(format!("served: {why}")),
-        _ => None,
-    };
-    Ok((assignment.index, candidate.ok(), current.and_then(Result::ok), failure))
+    Ok((assignment.index, Some(candidate), current))
 }
 
-/// One episode and its score. The inner error is a failure to measure.
+/// One episode and its score.
 async fn one(
     suite: &Suite,
     task: &ReadyTask,
@@ -177,13 +175,13 @@ async fn one(
     side: &'static str,
     timeout_s: f64,
     cancel: &CancellationToken,
-) -> Result<Result<f64, String>, EvalError> {
+) -> Result<SideScore, EvalError> {
     (arena.within_budget)().map_err(|reason| EvalError::Budget { reason })?;
     let kept = Kept::new(&arena.stage.work)?;
     let (score, notes) = match run(suite, task, rendered, arena, kept.path(), cancel).await {
         Ok(outcome) => {
             let score = match &outcome.invalid {
-                Some(why) => Err(why.clone()),
+                Some(why) => Err(Unscored::measurement(why.clone())),
                 None => graded(suite, task, &outcome, arena, kept.path(), timeout_s, cancel).await,
             };
             (score, outcome.notes)
@@ -195,7 +193,7 @@ async fn one(
                 reason: error.to_string(),
             });
         }
-        Err(error) => (Err(error.to_string()), Vec::new()),
+        Err(error) => (Err(Unscored::measurement(error.to_string())), Vec::new()),
     };
     if cancel.is_cancelled() {
         return Err(EvalError::Stopped);
@@ -203,7 +201,7 @@ async fn one(
     (arena.told)(EpisodeNote {
         side,
         task: task.id.clone(),
-        score: score.clone(),
+        score: score.clone().map_err(|why| why.to_string()),
         notes,
     });
     Ok(score)
@@ -279,29 +277,40 @@ async fn graded(
     kept: &Path,
     timeout_s: f64,
     cancel: &CancellationToken,
-) -> Result<f64, String> {
+) -> SideScore {
     let timed_out = matches!(outcome.agent.ended, Ended::Timeout | Ended::Memory);
     if task.harbor.is_some() {
         // The tests are not run after an agent that had to be stopped: it did not do the task in its time.
         if timed_out {
-            return Ok(0.0);
+            return Err(stopped_agent());
         }
-        return HarborTask::reward(&kept.join("verifier"), outcome.after.first());
+        return HarborTask::reward(&kept.join("verifier"), outcome.after.first()).map_err(Unscored::measurement);
     }
     let turn = &outcome.answer;
     if let Some(score) = task.checker.score(turn) {
         return Ok(score);
     }
     match &task.checker {
-        CheckerSpec::Script { .. } if timed_out => Ok(0.0),
-        CheckerSpec::Script { .. } => by_script(suite, task, turn, arena, kept, cancel).await,
+        CheckerSpec::Script { .. } if timed_out => Err(stopped_agent()),
+        CheckerSpec::Script { .. } => by_script(suite, task, turn, arena, kept, cancel)
+            .await
+            .map_err(Unscored::measurement),
         CheckerSpec::Judge { rubric, answer } => {
-            let judge = arena.judge.as_ref().ok_or("no judge is configured")?;
+            let judge = arena
+                .judge
+                .as_ref()
+                .ok_or_else(|| Unscored::measurement("no judge is configured"))?;
             let limit = Duration::from_secs_f64(timeout_s);
-            by_judge(judge, rubric, answer, &task.request, turn, limit).await
+            by_judge(judge, rubric, answer, &task.request, turn, limit)
+                .await
+                .map_err(Unscored::measurement)
         }
-        _ => Err("the checker cannot score this answer".to_owned()),
+        _ => Err(Unscored::measurement("the checker cannot score this answer")),
     }
+}
+
+fn stopped_agent() -> Unscored {
+    Unscored::answer("the agent ran out of time or memory")
 }
 
 /// Runs a checker's script in a sandbox of its own, on what the agent left: both are code that nobody has read.

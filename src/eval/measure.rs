@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::checker::{CheckerSpec, judge_messages, judged, score_by_program};
+use super::reference::Reference;
+use super::score::{SideScore, Unscored};
 use super::{Assignment, Draw, EvalError, Sides, Suite, TaskRef, Trial};
 use crate::domain::{FrozenRelease, Route, ScenarioName, Turn, Verdict};
 use crate::engine::sse::turn_of_body;
@@ -113,6 +115,8 @@ pub struct Terms<'a> {
     pub evaluator: &'a str,
     /// Where answers are kept for somebody who wants to read them.
     pub answers: Option<&'a Answers>,
+    /// Earlier runs of the served release, for a gate with a reference.
+    pub reference: Option<&'a Reference>,
 }
 
 /// The most characters of one answer that are kept.
@@ -172,6 +176,7 @@ pub async fn judge_by_answers(
         .map(|question| TaskRef {
             id: question.id.clone(),
             protected: question.protected,
+            exact: is_exact(question, &contest.candidate),
         })
         .collect();
     let known = Known::default();
@@ -195,7 +200,9 @@ where
     F: Fn(Assignment) -> R,
     R: Future<Output = Measured>,
 {
-    let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed);
+    let known = terms.reference.map(Reference::known).unwrap_or_default();
+    let mut trial = Trial::new(terms.spec.clone(), refs, terms.draw, terms.level, terms.seed)
+        .with_reference(known.iter().map(|(task, score)| (task.as_str(), *score)));
     let mut running = FuturesUnordered::new();
     loop {
         let room = (terms.spec.parallel as usize).saturating_sub(running.len());
@@ -215,15 +222,18 @@ where
         if enough() {
             break;
         }
-        if let Some((index, candidate, current, failure)) = done {
-            trial.record(index, candidate, current, failure);
+        if let Some((index, candidate, current)) = done {
+            trial.record(index, candidate, current);
             watch(trial.pairs());
         }
+    }
+    if let Some(reference) = terms.reference {
+        reference.add(trial.fresh_reference());
     }
     Ok(trial.verdict(terms.evaluator))
 }
 
-pub(super) type Measured = (u64, Option<f64>, Option<f64>, Option<String>);
+pub(super) type Measured = (u64, Option<SideScore>, Option<SideScore>);
 
 async fn pair(
     terms: &Terms<'_>,
@@ -235,30 +245,29 @@ async fn pair(
 ) -> Measured {
     // Both sides sample with the same seed: what does not depend on the weights cancels out.
     let seed = seed_of(terms.seed, &question.id, assignment.repeat);
+    let of = |side: &Side, candidate: bool| {
+        let side = side.clone();
+        async move {
+            let work = score(
+                terms,
+                question,
+                (&side, candidate),
+                contest,
+                (assignment.repeat, seed),
+                cancel,
+            );
+            remembered(known, candidate, question, &side, work).await
+        }
+    };
     let candidate = || async {
-        let work = score(
-            terms,
-            question,
-            (&contest.candidate, true),
-            contest,
-            (assignment.repeat, seed),
-            cancel,
-        );
-        remembered(known, true, question, &contest.candidate, work).await
+        match assignment.sides {
+            Sides::Both | Sides::CandidateOnly => Some(of(&contest.candidate, true).await),
+            Sides::ServedOnly => None,
+        }
     };
     let current = || async {
         match (&contest.current, assignment.sides) {
-            (Some(side), Sides::Both) => {
-                let work = score(
-                    terms,
-                    question,
-                    (side, false),
-                    contest,
-                    (assignment.repeat, seed),
-                    cancel,
-                );
-                Some(remembered(known, false, question, side, work).await)
-            }
+            (Some(side), Sides::Both | Sides::ServedOnly) => Some(of(side, false).await),
             _ => None,
         }
     };
@@ -269,12 +278,15 @@ async fn pair(
         let current = current().await;
         (candidate().await, current)
     };
-    let failure = match (&candidate, &current) {
-        (Err(why), _) => Some(format!("candidate: {why}")),
-        (_, Some(Err(why))) => Some(format!("served: {why}")),
-        _ => None,
-    };
-    (assignment.index, candidate.ok(), current.and_then(Result::ok), failure)
+    (assignment.index, candidate, current)
+}
+
+/// Whether the same question always gets the same score: greedy decoding by weights that this process holds, scored by a
+/// rule.
+fn is_exact(question: &Question, side: &Side) -> bool {
+    let greedy = question.request.get("temperature").and_then(Value::as_f64) == Some(0.0);
+    let by_rule = matches!(&question.grading, Grading::Checker(checker, _) if checker.is_rule());
+    greedy && by_rule && side.engine.kind() == "torch"
 }
 
 async fn remembered(
@@ -282,11 +294,9 @@ async fn remembered(
     candidate: bool,
     question: &Question,
     side: &Side,
-    work: impl Future<Output = Result<f64, String>>,
-) -> Result<f64, String> {
-    let greedy = question.request.get("temperature").and_then(Value::as_f64) == Some(0.0);
-    let by_rule = matches!(&question.grading, Grading::Checker(checker, _) if checker.is_rule());
-    if !(greedy && by_rule && side.engine.kind() == "torch") {
+    work: impl Future<Output = SideScore>,
+) -> SideScore {
+    if !is_exact(question, side) {
         return work.await;
     }
     let key = (candidate, question.id.clone());
@@ -305,7 +315,7 @@ async fn score(
     contest: &Contest,
     (repeat, seed): (u32, u64),
     cancel: &CancellationToken,
-) -> Result<f64, String> {
+) -> SideScore {
     let spec = terms.spec;
     let mut body = question.request.clone();
     body.insert("stream".into(), json!(false));
@@ -331,13 +341,20 @@ async fn score(
                     let ask = json!({
                         "version": 1, "task": question.id, "request": question.request, "response": turn, "answer": answer,
                     });
-                    score_by_program(command, directory, *timeout_s, &ask, cancel).await
+                    score_by_program(command, directory, *timeout_s, &ask, cancel)
+                        .await
+                        .map_err(Unscored::measurement)
                 }
                 CheckerSpec::Judge { rubric, answer } => {
-                    let judge = contest.judge.as_ref().ok_or("no judge is configured")?;
-                    by_judge(judge, rubric, answer, &question.request, &turn, limit).await
+                    let judge = contest
+                        .judge
+                        .as_ref()
+                        .ok_or_else(|| Unscored::measurement("no judge is configured"))?;
+                    by_judge(judge, rubric, answer, &question.request, &turn, limit)
+                        .await
+                        .map_err(Unscored::measurement)
                 }
-                _ => Err("the checker cannot score this answer".to_owned()),
+                _ => Err(Unscored::measurement("the checker cannot score this answer")),
             }
         }
         Grading::Program {
@@ -348,7 +365,9 @@ async fn score(
             let ask = json!({
                 "version": 1, "task": question.id, "request": question.request, "response": turn, "recorded": recorded,
             });
-            score_by_program(command, directory, spec.timeout_s, &ask, cancel).await
+            score_by_program(command, directory, spec.timeout_s, &ask, cancel)
+                .await
+                .map_err(Unscored::measurement)
         }
     }
 }
@@ -367,13 +386,17 @@ pub(super) async fn by_judge(
     body.insert("temperature".into(), json!(0));
     body.insert("max_tokens".into(), json!(64));
     body.insert("stream".into(), json!(false));
-    let reply = answer(judge, Route::ChatCompletions, &body, limit).await?;
+    let reply = answer(judge, Route::ChatCompletions, &body, limit)
+        .await
+        .map_err(|why| why.to_string())?;
     judged(&reply.text)
 }
 
-/// One answer of one side. An error is a failure of the machinery, not of the answer.
-async fn answer(side: &Side, route: Route, body: &Map<String, Value>, limit: Duration) -> Result<Turn, String> {
-    let bytes = serde_json::to_vec(body).map_err(|error| error.to_string())?;
+/// One answer of one side. One that takes too long or never stops is a failure of the answer; an engine that cannot be
+/// reached is a failure of the measurement.
+async fn answer(side: &Side, route: Route, body: &Map<String, Value>, limit: Duration) -> Result<Turn, Unscored> {
+    let failed = |error: &dyn std::fmt::Display| Unscored::measurement(error.to_string());
+    let bytes = serde_json::to_vec(body).map_err(|error| failed(&error))?;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -387,24 +410,27 @@ async fn answer(side: &Side, route: Route, body: &Map<String, Value>, limit: Dur
         release: side.release.clone(),
     };
     let work = async {
-        let mut reply = side.engine.call(request).await.map_err(|error| error.to_string())?;
+        let mut reply = side.engine.call(request).await.map_err(|error| failed(&error))?;
         let mut whole = Vec::new();
         while let Some(chunk) = reply.body.next().await {
-            let chunk = chunk.map_err(|error| error.to_string())?;
+            let chunk = chunk.map_err(|error| failed(&error))?;
             if whole.len() + chunk.len() > MAX_ANSWER {
-                return Err(format!("the answer has more than {MAX_ANSWER} bytes"));
+                return Err(Unscored::answer(format!("the answer has more than {MAX_ANSWER} bytes")));
             }
             whole.extend_from_slice(&chunk);
         }
         if !reply.status.is_success() {
             let start: String = String::from_utf8_lossy(&whole).chars().take(200).collect();
-            return Err(format!("the engine answered {}: {start}", reply.status));
+            return Err(Unscored::measurement(format!(
+                "the engine answered {}: {start}",
+                reply.status
+            )));
         }
         Ok(turn_of_body(route, &whole))
     };
     tokio::time::timeout(limit, work)
         .await
-        .map_err(|_| format!("no answer within {} s", limit.as_secs_f64()))?
+        .map_err(|_| Unscored::answer(format!("no answer within {} s", limit.as_secs_f64())))?
 }
 
 /// The seed of one pair; 31 bits, which every provider accepts.

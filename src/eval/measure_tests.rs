@@ -110,6 +110,7 @@ async fn hold_of(
         draw: Draw::Repeated,
         evaluator: "suite",
         answers,
+        reference: None,
     };
     judge_by_answers(&terms, questions, &contest, &CancellationToken::new(), &|_| {})
         .await

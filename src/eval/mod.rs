@@ -2,6 +2,7 @@
 //! trains. A failure to measure is `Invalid`, never a loss. State: none beyond what it returns. Fails with a typed error
 //! when the suite itself is wrong.
 
+mod against;
 mod baseline;
 mod betting;
 mod checker;
@@ -9,9 +10,13 @@ mod dockerfile;
 mod episodes;
 mod error;
 mod harbor;
+mod harm;
 mod measure;
+mod paired;
 mod program;
+mod reference;
 mod rules;
+mod score;
 mod shell;
 mod spending;
 mod suite;
@@ -26,6 +31,8 @@ pub use measure::{
     Answers, Contest, Grading, Question, Side, Terms, directory_or_here, judge_by_answers, suite_questions,
 };
 pub use program::{Compared, judge_by_program};
+pub use reference::Reference;
+pub use score::{Cause, SideScore, Unscored};
 pub use spending::level;
 pub use suite::{ReadyTask, Suite, Task};
 pub use trial::{Assignment, Draw, Sides, TaskRef, Trial};

@@ -4,9 +4,13 @@
 //! -> {"event":"begin","version":1,"candidate":DIR,"current":DIR or null,"suite":DIR or null}
 //! <- {"event":"tasks","tasks":[{"id":"a","protected":false}, …]}
 //! -> {"event":"measure","index":0,"task":"a","repeat":0,"sides":["candidate","current"]}
-//! <- {"event":"score","index":0,"candidate":0.5,"current":1.0}      or "failure":"why", with null for the side
+//! <- {"event":"score","index":0,"candidate":0.5,"current":1.0}      or null for a side without a score, "failure":"why",
+//!                                                                   "cause":"answer" or "measurement" (the default)
 //! -> {"event":"end"}
 //! ```
+//!
+//! The cause `answer` says that the side itself failed (it ran out of time, it never stopped): alone it counts as the lowest
+//! score. `measurement` says that the side could not be measured. `sides` names what to run: both, in this order, or one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Draw, EvalError, Sides, TaskRef, Trial};
+use super::{Cause, Draw, EvalError, Sides, TaskRef, Trial, Unscored};
 use crate::domain::Verdict;
 use crate::recipe::GateSpec;
 use crate::sys::program::Program;
@@ -43,7 +47,17 @@ enum Said {
         current: Option<f64>,
         #[serde(default)]
         failure: Option<String>,
+        #[serde(default)]
+        cause: SaidCause,
     },
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SaidCause {
+    Answer,
+    #[default]
+    Measurement,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +99,7 @@ pub async fn judge_by_program(
         .map(|task| TaskRef {
             id: task.id,
             protected: task.protected,
+            exact: false,
         })
         .collect();
     let mut trial = Trial::new(spec.clone(), tasks.clone(), Draw::Repeated, level, seed);
@@ -93,6 +108,7 @@ pub async fn judge_by_program(
         program.allow(limit);
         let sides: &[&str] = match (assignment.sides, assignment.candidate_first) {
             (Sides::CandidateOnly, _) => &["candidate"],
+            (Sides::ServedOnly, _) => &["current"],
             (Sides::Both, true) => &["candidate", "current"],
             (Sides::Both, false) => &["current", "candidate"],
         };
@@ -107,8 +123,16 @@ pub async fn judge_by_program(
                 candidate,
                 current,
                 failure,
+                cause,
             } if index == assignment.index => {
-                trial.record(index, candidate, current, failure);
+                let side = |asked: bool, score: Option<f64>| {
+                    asked.then(|| score.ok_or_else(|| unscored(cause, failure.as_deref())))
+                };
+                trial.record(
+                    index,
+                    side(assignment.sides != Sides::ServedOnly, candidate),
+                    side(assignment.sides != Sides::CandidateOnly, current),
+                );
                 watch(trial.pairs());
             }
             Said::Score { index, .. } => {
@@ -123,6 +147,16 @@ pub async fn judge_by_program(
     // The verdict is known; a program that does not hear the end is no reason to lose it.
     let _unheard = program.send(&json!({"event": "end"})).await;
     Ok(trial.verdict("program"))
+}
+
+fn unscored(cause: SaidCause, failure: Option<&str>) -> Unscored {
+    Unscored {
+        cause: match cause {
+            SaidCause::Answer => Cause::Answer,
+            SaidCause::Measurement => Cause::Measurement,
+        },
+        why: failure.unwrap_or("no score and no failure was given").to_owned(),
+    }
 }
 
 async fn receive(program: &mut Program) -> Result<Said, EvalError> {

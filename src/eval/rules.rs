@@ -1,80 +1,192 @@
-//! The rules of the gate: counts for `floor` and `win-margin`, the sequential test for `paired`.
+//! Counts over what was measured, and the rules with a fixed plan: `floor` and `win-margin`.
 
 use serde_json::{Map, Value, json};
 
-use super::betting::{Capital, lower_bound};
+use super::betting::Capital;
+use super::harm::Harm;
+use super::score::{Cause, SideScore, Unscored};
 use super::trial::TaskRef;
 use crate::domain::{Outcome, PairedScore};
 use crate::recipe::{GateSpec, SelectorKind};
 
-/// The chance of stopping early on a candidate whose gain is at least the minimum effect.
-const FUTILITY_LEVEL: f64 = 0.05;
-/// Pairs before the share of invalid ones means anything.
-const INVALID_AFTER: u64 = 8;
+/// The chance of calling a measurement broken whose failures stay within the limit, or strike both sides alike.
+const BROKEN_LEVEL: f64 = 0.05;
+
+/// What was measured of one task.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) score: PairedScore,
+    /// Which sides the measurement failed on.
+    unmeasured: Unmeasured,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unmeasured {
+    None,
+    Candidate,
+    Served,
+    Both,
+}
+
+impl Measured {
+    /// Puts both sides together. A side that was not asked is `None`. A score outside the range is a failure to measure. A
+    /// side that alone failed to answer gets the lowest score; what struck both is dropped for both.
+    pub(super) fn new(
+        spec: &GateSpec,
+        task: &TaskRef,
+        candidate: Option<SideScore>,
+        served: Option<SideScore>,
+    ) -> Self {
+        let [low, high] = spec.score_range;
+        let sound = |score: Option<SideScore>| match score {
+            Some(Ok(value)) if !(low..=high).contains(&value) => Some(Err(Unscored::measurement(format!(
+                "the score {value} lies outside {low}..{high}"
+            )))),
+            other => other,
+        };
+        let (candidate, served) = (sound(candidate), sound(served));
+        let failed = |side: &Option<SideScore>| side.as_ref().and_then(|score| score.as_ref().err().cloned());
+        let (no_candidate, no_served) = (failed(&candidate), failed(&served));
+        let unmeasured = match (&no_candidate, &no_served) {
+            (None, None) => Unmeasured::None,
+            (Some(_), Some(_)) => Unmeasured::Both,
+            (Some(why), None) if why.cause == Cause::Answer => Unmeasured::None,
+            (None, Some(why)) if why.cause == Cause::Answer => Unmeasured::None,
+            (Some(_), None) => Unmeasured::Candidate,
+            (None, Some(_)) => Unmeasured::Served,
+        };
+        let value = |side: Option<SideScore>| match side {
+            Some(Err(why)) if why.cause == Cause::Answer && unmeasured == Unmeasured::None => Some(low),
+            side => side.and_then(Result::ok),
+        };
+        let words = |side: &str, why: &Unscored| {
+            let counts = if why.cause == Cause::Answer && unmeasured == Unmeasured::None {
+                " (counts as the lowest score)"
+            } else {
+                ""
+            };
+            format!("{side}: {why}{counts}")
+        };
+        let failure = match (&no_candidate, &no_served) {
+            (Some(first), Some(second)) => Some(format!("{}; {}", words("candidate", first), words("served", second))),
+            (Some(why), None) => Some(words("candidate", why)),
+            (None, Some(why)) => Some(words("served", why)),
+            (None, None) => None,
+        };
+        Self {
+            score: PairedScore {
+                task: task.id.clone(),
+                repeat: 0,
+                candidate: value(candidate),
+                current: value(served),
+                protected: task.protected,
+                failure,
+                ..PairedScore::default()
+            },
+            unmeasured,
+        }
+    }
+}
+
+/// What a pair says once it is counted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Evidence {
+    /// Candidate - served.
+    Difference(f64),
+    /// The candidate's score, measured alone.
+    Alone(f64),
+    /// Only the candidate could not be measured; the served release scored this, where it was asked.
+    CandidateUnmeasured(Option<f64>),
+    /// Only the served release could not be measured.
+    ServedUnmeasured,
+    /// Neither side could be measured.
+    Nothing,
+}
 
 /// Counts over the pairs in evidence.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     attempted: u64,
     valid: u64,
-    invalid: u64,
+    unmeasured: [u64; 3],
     wins: u64,
     losses: u64,
     candidate_sum: f64,
     candidate_n: u64,
     current_sum: f64,
     current_n: u64,
-    tasks: Vec<TaskTally>,
-    candidate_only: bool,
+    seen: Vec<u32>,
+    harm: Vec<Option<Harm>>,
+    paired: bool,
+    limit: f64,
+    /// Against "the share of failed measurements is at most the limit".
+    broken: Capital,
+    /// Against "failures strike the served release at least as often".
+    one_sided: Capital,
     lowest: f64,
     all_lowest: bool,
 }
 
-#[derive(Debug, Clone)]
-struct TaskTally {
-    id: String,
-    protected: bool,
-    sum: f64,
-    n: u32,
-}
-
 impl Tally {
     pub(super) fn new(spec: &GateSpec, tasks: &[TaskRef]) -> Self {
+        let protected = tasks.iter().filter(|task| task.protected).count();
+        let width = spec.score_range[1] - spec.score_range[0];
         Self {
             attempted: 0,
             valid: 0,
-            invalid: 0,
+            unmeasured: [0; 3],
             wins: 0,
             losses: 0,
             candidate_sum: 0.0,
             candidate_n: 0,
             current_sum: 0.0,
             current_n: 0,
-            tasks: tasks
+            seen: vec![0; tasks.len()],
+            harm: tasks
                 .iter()
-                .map(|task| TaskTally {
-                    id: task.id.clone(),
-                    protected: task.protected,
-                    sum: 0.0,
-                    n: 0,
+                .map(|task| {
+                    task.protected
+                        .then(|| Harm::new(task.exact, protected, spec.protected_tolerance, width))
                 })
                 .collect(),
-            candidate_only: spec.selector == SelectorKind::Floor,
+            paired: false,
+            limit: spec.maximum_invalid,
+            broken: Capital::new(),
+            one_sided: Capital::new(),
             lowest: spec.score_range[0],
             all_lowest: true,
         }
     }
 
-    /// Adds a pair and returns its difference if both sides were measured. A pair with one side missing is dropped for
-    /// both.
-    pub(super) fn add(&mut self, task: usize, pair: &PairedScore) -> Option<f64> {
+    /// Counts a measurement.
+    pub(super) fn add(&mut self, task: usize, measured: &Measured, both: bool) -> Evidence {
         self.attempted += 1;
-        let valid = pair.candidate.is_some() && (self.candidate_only || pair.current.is_some());
-        if !valid {
-            self.invalid += 1;
-            return None;
+        self.paired |= both;
+        let failed = f64::from(u8::from(measured.unmeasured != Unmeasured::None));
+        self.broken
+            .observe((failed - self.limit) / self.limit.max(1.0 - self.limit));
+        let pair = &measured.score;
+        match measured.unmeasured {
+            Unmeasured::None => {}
+            Unmeasured::Candidate => {
+                self.unmeasured[0] += 1;
+                if both {
+                    self.one_sided.observe(1.0);
+                }
+                return Evidence::CandidateUnmeasured(pair.current);
+            }
+            Unmeasured::Served => {
+                self.unmeasured[1] += 1;
+                self.one_sided.observe(-1.0);
+                return Evidence::ServedUnmeasured;
+            }
+            Unmeasured::Both => {
+                self.unmeasured[2] += 1;
+                return Evidence::Nothing;
+            }
         }
         self.valid += 1;
+        self.seen[task] += 1;
         let scores = [pair.candidate, pair.current];
         self.all_lowest &= scores.iter().flatten().all(|score| *score <= self.lowest);
         if let Some(score) = pair.candidate {
@@ -85,47 +197,69 @@ impl Tally {
             self.current_sum += score;
             self.current_n += 1;
         }
-        let difference = pair.candidate? - pair.current?;
+        let (Some(candidate), Some(current)) = (pair.candidate, pair.current) else {
+            return pair.candidate.map_or(Evidence::Nothing, Evidence::Alone);
+        };
+        let difference = candidate - current;
         if difference > 0.0 {
             self.wins += 1;
         } else if difference < 0.0 {
             self.losses += 1;
         }
-        self.tasks[task].sum += difference;
-        self.tasks[task].n += 1;
-        Some(difference)
+        if let Some(harm) = &mut self.harm[task] {
+            harm.observe(difference);
+        }
+        Evidence::Difference(difference)
     }
 
-    pub(super) fn too_many_invalid(&self, spec: &GateSpec) -> Option<String> {
-        let share = self.invalid as f64 / self.attempted.max(1) as f64;
-        (self.attempted >= INVALID_AFTER && share > spec.maximum_invalid).then(|| self.invalid_words())
+    fn invalid(&self) -> u64 {
+        self.unmeasured.iter().sum()
     }
 
-    fn invalid_words(&self) -> String {
-        format!("{} of {} measurements failed", self.invalid, self.attempted)
-    }
-
-    /// The first protected task whose mean fell by more than the tolerance.
-    pub(super) fn protected_fault(&self, spec: &GateSpec) -> Option<String> {
-        self.tasks.iter().find_map(|task| {
-            let mean = task.sum / f64::from(task.n.max(1));
-            (task.protected && mean < -spec.protected_tolerance).then(|| {
-                format!(
-                    "protected task {} got worse: mean change {mean:.4} over {} pairs",
-                    task.id, task.n
-                )
-            })
+    /// The measurement itself is broken, beyond chance.
+    pub(super) fn broken(&self) -> Option<String> {
+        let threshold = -BROKEN_LEVEL.ln();
+        if self.broken.log_value() >= threshold {
+            return Some(self.invalid_words());
+        }
+        (self.one_sided.log_value() >= threshold).then(|| {
+            let [candidate, served, _] = self.unmeasured;
+            format!(
+                "the candidate alone could not be measured {candidate} times, the served release alone {served} times: \
+                 the failures depend on the side"
+            )
         })
     }
 
-    /// Protected tasks with fewer valid pairs than asked for, and how many are missing.
-    pub(super) fn protected_missing(&self, spec: &GateSpec) -> Vec<(usize, u32)> {
-        self.tasks
+    fn invalid_words(&self) -> String {
+        format!("{} of {} measurements failed", self.invalid(), self.attempted)
+    }
+
+    /// What is known of a protected task.
+    pub(super) fn harm(&self, task: usize) -> Option<&Harm> {
+        self.harm[task].as_ref()
+    }
+
+    /// A protected task that got worse, beyond chance; its position.
+    pub(super) fn harmed(&self) -> Option<usize> {
+        self.harm.iter().position(|harm| harm.as_ref().is_some_and(Harm::shown))
+    }
+
+    /// The first protected task whose mean fell by more than the tolerance, for the rule that counts.
+    fn fallen(&self) -> Option<usize> {
+        self.harm
             .iter()
-            .enumerate()
-            .filter(|(_, task)| task.protected && task.n < spec.protected_repeats)
-            .map(|(index, task)| (index, spec.protected_repeats - task.n))
-            .collect()
+            .position(|harm| harm.as_ref().is_some_and(Harm::suspected))
+    }
+
+    pub(super) fn harm_words(&self, tasks: &[TaskRef], task: usize) -> String {
+        let (mean, pairs) = self.harm[task]
+            .as_ref()
+            .map_or((0.0, 0), |harm| (harm.mean(), harm.pairs()));
+        format!(
+            "protected task {} got worse: mean change {mean:.4} over {pairs} pairs",
+            tasks[task].id
+        )
     }
 
     /// What to suspect when nothing that was measured tells one answer from another.
@@ -140,19 +274,29 @@ impl Tally {
 
     pub(super) fn figures(&self) -> Map<String, Value> {
         let mean = |sum: f64, n: u64| if n == 0 { Value::Null } else { json!(sum / n as f64) };
+        let [candidate, served, both] = self.unmeasured;
         let mut figures = Map::new();
         figures.insert("measured".into(), json!(self.attempted));
         figures.insert("valid".into(), json!(self.valid));
-        figures.insert("invalid".into(), json!(self.invalid));
+        figures.insert("invalid".into(), json!(self.invalid()));
+        if self.invalid() > 0 {
+            figures.insert(
+                "unmeasured".into(),
+                json!({"candidate": candidate, "served": served, "both": both}),
+            );
+        }
         figures.insert("candidate_mean".into(), mean(self.candidate_sum, self.candidate_n));
-        if !self.candidate_only {
+        if self.paired {
             figures.insert("current_mean".into(), mean(self.current_sum, self.current_n));
             figures.insert("wins".into(), json!(self.wins));
             figures.insert("losses".into(), json!(self.losses));
-            figures.insert("ties".into(), json!(self.valid - self.wins - self.losses));
+            figures.insert(
+                "ties".into(),
+                json!(self.current_n.min(self.candidate_n) - self.wins - self.losses),
+            );
             figures.insert(
                 "distinct_tasks".into(),
-                json!(self.tasks.iter().filter(|task| task.n > 0).count()),
+                json!(self.seen.iter().filter(|seen| **seen > 0).count()),
             );
         }
         figures
@@ -160,7 +304,12 @@ impl Tally {
 }
 
 /// What the rules with a fixed plan say.
-pub(super) fn fixed_verdict(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore]) -> (Outcome, String) {
+pub(super) fn fixed_verdict(
+    spec: &GateSpec,
+    tasks: &[TaskRef],
+    tally: &Tally,
+    pairs: &[PairedScore],
+) -> (Outcome, String) {
     let measured = if tally.attempted == 0 {
         "nothing was measured".to_owned()
     } else {
@@ -168,8 +317,8 @@ pub(super) fn fixed_verdict(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore
             "{} better, {} worse, {} equal, {} not measured",
             tally.wins,
             tally.losses,
-            tally.valid - tally.wins - tally.losses,
-            tally.invalid
+            tally.valid.saturating_sub(tally.wins + tally.losses),
+            tally.invalid()
         )
     };
     match spec.selector {
@@ -179,7 +328,7 @@ pub(super) fn fixed_verdict(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore
         ),
         SelectorKind::Review => (Outcome::Held, format!("a person decides; {measured}")),
         SelectorKind::Floor => floor(spec, tally, pairs),
-        SelectorKind::WinMargin | SelectorKind::Paired => win_margin(spec, tally),
+        SelectorKind::WinMargin | SelectorKind::Paired => win_margin(spec, tasks, tally),
     }
 }
 
@@ -195,7 +344,7 @@ fn floor(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore]) -> (Outcome, Str
             format!("task {} scored {score}, below the floor of {floor}", pair.task),
         );
     }
-    if tally.attempted == 0 || tally.invalid > 0 {
+    if tally.attempted == 0 || tally.invalid() > 0 {
         // A task that was not measured has not reached the floor, nor has it missed it.
         return (Outcome::Invalid, tally.invalid_words());
     }
@@ -215,12 +364,12 @@ fn floor(spec: &GateSpec, tally: &Tally, pairs: &[PairedScore]) -> (Outcome, Str
     (Outcome::Selected, reason)
 }
 
-fn win_margin(spec: &GateSpec, tally: &Tally) -> (Outcome, String) {
-    if tally.valid == 0 || tally.invalid as f64 > spec.maximum_invalid * tally.attempted as f64 {
+fn win_margin(spec: &GateSpec, tasks: &[TaskRef], tally: &Tally) -> (Outcome, String) {
+    if tally.valid == 0 || tally.invalid() as f64 > spec.maximum_invalid * tally.attempted as f64 {
         return (Outcome::Invalid, tally.invalid_words());
     }
-    if let Some(reason) = tally.protected_fault(spec) {
-        return (Outcome::Rejected, reason);
+    if let Some(task) = tally.fallen() {
+        return (Outcome::Rejected, tally.harm_words(tasks, task));
     }
     let (wins, losses, margin) = (tally.wins, tally.losses, spec.margin);
     let net = i64::try_from(wins).unwrap_or(i64::MAX) - i64::try_from(losses).unwrap_or(i64::MAX);
@@ -234,114 +383,5 @@ fn win_margin(spec: &GateSpec, tally: &Tally) -> (Outcome, String) {
             Outcome::Rejected,
             format!("{wins} wins - {losses} losses do not exceed the margin of {margin}"),
         )
-    }
-}
-
-/// The sequential paired test.
-#[derive(Debug, Clone)]
-pub(super) struct Paired {
-    width: f64,
-    threshold: f64,
-    observations: Vec<f64>,
-    sum: f64,
-    gain: Capital,
-    no_gain: Capital,
-}
-
-impl Paired {
-    pub(super) fn new(spec: &GateSpec, level: f64) -> Self {
-        Self {
-            width: spec.score_range[1] - spec.score_range[0],
-            threshold: -level.ln(),
-            observations: Vec::new(),
-            sum: 0.0,
-            gain: Capital::new(),
-            no_gain: Capital::new(),
-        }
-    }
-
-    /// Takes the difference of one pair, in score units.
-    pub(super) fn observe(&mut self, difference: f64) {
-        let x = difference / self.width;
-        self.observations.push(x);
-        self.sum += x;
-        self.gain.observe(x);
-    }
-
-    fn mean(&self) -> f64 {
-        self.sum / self.observations.len().max(1) as f64 * self.width
-    }
-
-    /// Decides once the evidence suffices; asked after every pair, which the test allows.
-    pub(super) fn decision(&mut self, spec: &GateSpec, tally: &Tally) -> Option<(Outcome, String)> {
-        let n = self.observations.len();
-        let effect = spec.minimum_effect / self.width;
-        if let Some(x) = self.observations.last() {
-            // The opposite hypothesis, that the gain is at least the minimum effect, scaled into [-1, 1].
-            self.no_gain.observe((effect - x) / (1.0 + effect));
-        }
-        if n < spec.minimum_pairs as usize {
-            return None;
-        }
-        let mean = self.mean();
-        if self.gain.log_value() >= self.threshold && mean >= spec.minimum_effect {
-            return Some(tally.protected_fault(spec).map_or_else(
-                || {
-                    (
-                        Outcome::Selected,
-                        format!("better by {mean:.4} on average over {n} pairs, beyond chance"),
-                    )
-                },
-                |reason| (Outcome::Rejected, reason),
-            ));
-        }
-        if self.no_gain.log_value() >= -FUTILITY_LEVEL.ln() {
-            return Some((
-                Outcome::Rejected,
-                format!(
-                    "mean change {mean:.4} over {n} pairs: a gain of {} or more is ruled out",
-                    spec.minimum_effect
-                ),
-            ));
-        }
-        let left = (spec.maximum_pairs as usize).saturating_sub(n);
-        if self.gain.best_after(left) < self.threshold {
-            return Some((
-                Outcome::Inconclusive,
-                format!("mean change {mean:.4} over {n} pairs: the pairs left could not decide it"),
-            ));
-        }
-        None
-    }
-
-    /// The end of the budget.
-    pub(super) fn exhausted(&self, spec: &GateSpec) -> (Outcome, String) {
-        let n = self.observations.len();
-        if n < spec.minimum_pairs as usize {
-            return (
-                Outcome::Invalid,
-                format!("only {n} valid pairs, at least {} are needed", spec.minimum_pairs),
-            );
-        }
-        (
-            Outcome::Inconclusive,
-            format!("mean change {:.4} over {n} pairs is within chance", self.mean()),
-        )
-    }
-
-    pub(super) fn figures(&self, spec: &GateSpec, level: f64, figures: &mut Map<String, Value>) {
-        let mirrored: Vec<f64> = self.observations.iter().map(|x| -x).collect();
-        let low = lower_bound(&self.observations, FUTILITY_LEVEL) * self.width;
-        let high = -lower_bound(&mirrored, FUTILITY_LEVEL) * self.width;
-        figures.insert("pairs".into(), json!(self.observations.len()));
-        figures.insert("effect".into(), json!(self.mean()));
-        figures.insert("interval".into(), json!([low, high]));
-        figures.insert("interval_level".into(), json!(1.0 - 2.0 * FUTILITY_LEVEL));
-        figures.insert("e_value".into(), json!(self.gain.log_value().min(700.0).exp()));
-        figures.insert("e_value_needed".into(), json!(self.threshold.min(700.0).exp()));
-        figures.insert("level".into(), json!(level));
-        figures.insert("alpha".into(), json!(spec.alpha));
-        figures.insert("minimum_effect".into(), json!(spec.minimum_effect));
-        figures.insert("maximum_pairs".into(), json!(spec.maximum_pairs));
     }
 }

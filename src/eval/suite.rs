@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::EvalError;
 use super::checker::CheckerSpec;
 use super::harbor::{HarborTask, is_task};
-use super::{EvalError, TaskRef};
 use crate::sys::regular;
 
 /// One task: what is asked, and how the answer is scored.
@@ -243,17 +243,6 @@ impl Suite {
             digest,
         })
     }
-
-    /// The tasks as the gate sees them.
-    pub fn refs(&self) -> Vec<TaskRef> {
-        self.tasks
-            .iter()
-            .map(|task| TaskRef {
-                id: task.id.clone(),
-                protected: task.protected,
-            })
-            .collect()
-    }
 }
 
 fn files_of(path: &Path) -> Result<(PathBuf, Vec<PathBuf>), EvalError> {
@@ -441,7 +430,7 @@ mod tests {
             (&json!(0.5), &json!(3))
         );
         assert_eq!(b.request["messages"][0]["role"], "system");
-        assert!(b.protected && loaded.refs().iter().any(|task| task.protected));
+        assert!(b.protected);
     }
 
     #[test]

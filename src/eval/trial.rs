@@ -3,11 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::rules::{Paired, Tally, fixed_verdict};
+use super::against::Against;
+use super::paired::Paired;
+use super::rules::{Evidence, Measured, Tally, fixed_verdict};
+use super::score::SideScore;
 use crate::domain::{Outcome, PairedScore, Verdict};
 use crate::recipe::{GateSpec, SelectorKind};
+
+/// Below this many tasks, a suite that is answered greedily says little about tasks it does not hold.
+const FEW_GREEDY_TASKS: usize = 100;
 
 /// A task as the gate sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +23,9 @@ pub struct TaskRef {
     pub id: String,
     /// It may not get worse.
     pub protected: bool,
+    /// Its answers cannot come out differently (greedy decoding by fixed weights, scored by a rule), so that one pair tells
+    /// all there is to know of it.
+    pub exact: bool,
 }
 
 /// How tasks are drawn by the paired rule.
@@ -34,6 +44,8 @@ pub enum Sides {
     Both,
     /// The candidate alone.
     CandidateOnly,
+    /// The served release alone, for the reference.
+    ServedOnly,
 }
 
 /// One thing to measure.
@@ -51,6 +63,26 @@ pub struct Assignment {
     pub candidate_first: bool,
 }
 
+/// What a measurement is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A rule with a fixed plan.
+    Plan,
+    /// The reference of the served release.
+    Reference,
+    /// A protected task.
+    Protected,
+    /// Evidence for the sequential test.
+    Draw,
+}
+
+/// The sequential test in use.
+#[derive(Debug, Clone)]
+enum Test {
+    Pairs(Paired),
+    Reference(Box<Against>),
+}
+
 /// A candidate under judgement.
 #[derive(Debug, Clone)]
 pub struct Trial {
@@ -63,15 +95,17 @@ pub struct Trial {
     repeats: Vec<u32>,
     applied_repeats: Vec<u32>,
     protected_left: Vec<(usize, u32)>,
-    protected_retries: u32,
+    protected_issued: Vec<u32>,
+    /// The evidence suffices; only suspected protected tasks are still looked at.
+    winning: Option<String>,
     issued: u64,
     drawn: u64,
     applied: u64,
-    waiting: BTreeMap<u64, (usize, bool, PairedScore)>,
-    drawn_index: BTreeMap<u64, (usize, bool)>,
+    waiting: BTreeMap<u64, (usize, Purpose, Measured)>,
+    asked: BTreeMap<u64, (usize, Purpose)>,
     pairs: Vec<PairedScore>,
     tally: Tally,
-    paired: Paired,
+    test: Test,
     ended: Option<(Outcome, String)>,
 }
 
@@ -89,27 +123,32 @@ impl Trial {
                 .iter()
                 .enumerate()
                 .filter(|(_, task)| task.protected)
-                .map(|(index, _)| (index, spec.protected_repeats))
+                .map(|(index, task)| (index, if task.exact { 1 } else { spec.protected_repeats }))
                 .collect()
         } else {
             Vec::new()
         };
-        let paired = Paired::new(&spec, level);
+        let test = if spec.reference > 0 && draw == Draw::Repeated && spec.selector == SelectorKind::Paired {
+            Test::Reference(Box::new(Against::new(&spec, tasks.len(), level)))
+        } else {
+            Test::Pairs(Paired::new(&spec, level))
+        };
         Self {
             repeats: vec![0; tasks.len()],
             applied_repeats: vec![0; tasks.len()],
+            protected_issued: vec![0; tasks.len()],
             tally: Tally::new(&spec, &tasks),
             protected_left,
-            protected_retries: 0,
+            winning: None,
             order,
             level,
             issued: 0,
             drawn: 0,
             applied: 0,
             waiting: BTreeMap::new(),
-            drawn_index: BTreeMap::new(),
+            asked: BTreeMap::new(),
             pairs: Vec::new(),
-            paired,
+            test,
             ended: None,
             spec,
             tasks,
@@ -118,24 +157,47 @@ impl Trial {
         }
     }
 
+    /// With earlier scores of the served release, each of a run of its own: they are part of the reference. Tasks that the
+    /// trial does not know are passed over. Does nothing unless the gate has a reference.
+    #[must_use]
+    pub fn with_reference<'a>(mut self, known: impl IntoIterator<Item = (&'a str, f64)>) -> Self {
+        if let Test::Reference(against) = &mut self.test {
+            let place: BTreeMap<&str, usize> = self
+                .tasks
+                .iter()
+                .enumerate()
+                .map(|(i, task)| (task.id.as_str(), i))
+                .collect();
+            for (task, score) in known {
+                if let Some(task) = place.get(task) {
+                    against.served(*task, score);
+                    // A repetition is one run for ever: the next one samples anew.
+                    self.repeats[*task] += 1;
+                }
+            }
+        }
+        self
+    }
+
     /// Up to `n` further assignments; none when the trial is over or waits for results.
     pub fn next(&mut self, n: usize) -> Vec<Assignment> {
         let mut out = Vec::new();
         while out.len() < n && self.ended.is_none() {
-            let Some((task, counts)) = self.choose() else { break };
+            let Some((task, purpose)) = self.choose() else { break };
             let repeat = self.repeats[task];
             self.repeats[task] += 1;
             let index = self.issued;
             self.issued += 1;
-            self.drawn_index.insert(index, (task, counts));
+            self.asked.insert(index, (task, purpose));
             out.push(Assignment {
                 index,
                 task,
                 repeat,
-                sides: if self.spec.selector == SelectorKind::Floor {
-                    Sides::CandidateOnly
-                } else {
-                    Sides::Both
+                sides: match (&self.test, purpose) {
+                    (_, Purpose::Reference) => Sides::ServedOnly,
+                    (Test::Reference(_), Purpose::Draw) => Sides::CandidateOnly,
+                    _ if self.spec.selector == SelectorKind::Floor => Sides::CandidateOnly,
+                    _ => Sides::Both,
                 },
                 candidate_first: index.is_multiple_of(2),
             });
@@ -143,8 +205,7 @@ impl Trial {
         out
     }
 
-    /// The next task, and whether its pair is evidence for the sequential test.
-    fn choose(&mut self) -> Option<(usize, bool)> {
+    fn choose(&mut self) -> Option<(usize, Purpose)> {
         if self.tasks.is_empty() {
             return None;
         }
@@ -152,7 +213,7 @@ impl Trial {
             let total = self.tasks.len() as u64 * u64::from(self.spec.repeats);
             return (self.issued < total).then(|| {
                 let task = usize::try_from(self.issued / u64::from(self.spec.repeats)).unwrap_or(0);
-                (task, false)
+                (task, Purpose::Plan)
             });
         }
         if let Some((task, left)) = self.protected_left.first_mut() {
@@ -161,13 +222,28 @@ impl Trial {
             if *left == 0 {
                 self.protected_left.remove(0);
             }
-            return Some((task, false));
+            self.protected_issued[task] += 1;
+            return Some((task, Purpose::Protected));
         }
-        // The protected tasks must be known to hold before anything is spent on the rest.
-        if self.drawn == 0 && self.applied < self.issued {
+        // The protected tasks must be known to hold, and the reference complete, before anything is spent on the rest.
+        let waits = self.applied < self.issued;
+        if self.winning.is_some() || (self.drawn == 0 && waits && !self.measures_reference()) {
             return None;
         }
-        if self.drawn >= u64::from(self.spec.maximum_pairs) {
+        if let Test::Reference(against) = &mut self.test {
+            if let Some(number) = against.next_served() {
+                let known: u32 = self.repeats.iter().sum();
+                let word = random(&self.seed, "reference", number + u64::from(known));
+                return Some((
+                    usize::try_from(word % self.tasks.len() as u64).unwrap_or(0),
+                    Purpose::Reference,
+                ));
+            }
+            if !against.complete() {
+                return None;
+            }
+        }
+        if self.drawn >= self.limit() {
             return None;
         }
         let task = match self.draw {
@@ -178,107 +254,155 @@ impl Trial {
             Draw::Once => *self.order.get(usize::try_from(self.drawn).ok()?)?,
         };
         self.drawn += 1;
-        Some((task, true))
+        Some((task, Purpose::Draw))
     }
 
-    /// Takes one result. Results may arrive in any order; they become evidence in the order of their assignments.
-    pub fn record(&mut self, index: u64, candidate: Option<f64>, current: Option<f64>, failure: Option<String>) {
-        let Some((task, counts)) = self.drawn_index.remove(&index) else {
+    fn measures_reference(&self) -> bool {
+        matches!(&self.test, Test::Reference(against) if !against.complete() && self.protected_left.is_empty())
+    }
+
+    /// Draws that may be spent on the sequential test. A candidate that is measured alone costs half a pair.
+    fn limit(&self) -> u64 {
+        let pairs = u64::from(self.spec.maximum_pairs);
+        match (&self.test, self.draw) {
+            (Test::Reference(_), _) => 2 * pairs,
+            (Test::Pairs(_), Draw::Repeated) => pairs,
+            (Test::Pairs(_), Draw::Once) => pairs.min(self.tasks.len() as u64),
+        }
+    }
+
+    /// Takes one result; a side that was not asked is `None`. Results may arrive in any order; they become evidence in the
+    /// order of their assignments.
+    pub fn record(&mut self, index: u64, candidate: Option<SideScore>, served: Option<SideScore>) {
+        let Some((task, purpose)) = self.asked.remove(&index) else {
             return;
         };
-        let pair = self.measured(task, candidate, current, failure);
-        self.waiting.insert(index, (task, counts, pair));
-        while let Some((task, counts, mut pair)) = self.waiting.remove(&self.applied) {
+        let measured = Measured::new(&self.spec, &self.tasks[task], candidate, served);
+        self.waiting.insert(index, (task, purpose, measured));
+        while let Some((task, purpose, measured)) = self.waiting.remove(&self.applied) {
             self.applied += 1;
-            if self.ended.is_some() {
-                continue;
-            }
-            pair.repeat = self.applied_repeats[task];
-            self.applied_repeats[task] += 1;
-            let difference = self.tally.add(task, &pair);
-            self.pairs.push(pair);
-            if self.spec.selector == SelectorKind::Paired {
-                self.after_pair(counts.then_some(difference).flatten(), counts);
+            if self.ended.is_none() {
+                self.apply(task, purpose, measured);
             }
         }
     }
 
-    /// Scores a checker cannot give are failures to measure, not evidence.
-    fn measured(
-        &self,
-        task: usize,
-        candidate: Option<f64>,
-        current: Option<f64>,
-        mut failure: Option<String>,
-    ) -> PairedScore {
-        let [low, high] = self.spec.score_range;
-        let mut sound = |side: &str, score: Option<f64>| match score {
-            Some(value) if !(low..=high).contains(&value) => {
-                failure.get_or_insert_with(|| format!("{side} score {value} lies outside {low}..{high}"));
-                None
+    fn apply(&mut self, task: usize, purpose: Purpose, mut measured: Measured) {
+        if purpose == Purpose::Reference {
+            if let Test::Reference(against) = &mut self.test {
+                against.measured(task, &measured.score.task, measured.score.current);
+                if against.out_of_reach() {
+                    let reason = format!("the served release could not be measured: {}", words(&measured.score));
+                    self.ended = Some((Outcome::Invalid, reason));
+                }
             }
-            other => other,
-        };
-        PairedScore {
-            task: self.tasks[task].id.clone(),
-            repeat: 0,
-            candidate: sound("candidate", candidate),
-            current: sound("served", current),
-            protected: self.tasks[task].protected,
-            failure,
-            ..PairedScore::default()
-        }
-    }
-
-    fn after_pair(&mut self, evidence: Option<f64>, counts: bool) {
-        if let Some(difference) = evidence {
-            self.paired.observe(difference);
-        }
-        if let Some(reason) = self.tally.too_many_invalid(&self.spec) {
-            self.ended = Some((Outcome::Invalid, reason));
-            return;
-        }
-        if !counts {
             self.after_protected();
             return;
         }
-        self.ended = self.paired.decision(&self.spec, &self.tally);
-        if self.ended.is_none() && self.applied == self.issued && self.nothing_left() {
-            self.ended = Some(self.paired.exhausted(&self.spec));
+        let both = match (&self.test, purpose) {
+            (Test::Reference(_), Purpose::Draw) => false,
+            _ => self.spec.selector != SelectorKind::Floor,
+        };
+        measured.score.repeat = self.applied_repeats[task];
+        self.applied_repeats[task] += 1;
+        let evidence = self.tally.add(task, &measured, both);
+        self.pairs.push(measured.score);
+        if self.spec.selector == SelectorKind::Paired {
+            self.after_pair(task, purpose, evidence);
         }
     }
 
-    /// When the protected tasks have all been run: one that fell ends the trial, one not measured is run again.
+    fn after_pair(&mut self, task: usize, purpose: Purpose, evidence: Evidence) {
+        let counts = purpose == Purpose::Draw && self.winning.is_none();
+        if counts {
+            match (&mut self.test, evidence) {
+                (Test::Pairs(paired), Evidence::Difference(difference)) => paired.observe(difference),
+                (Test::Pairs(paired), Evidence::CandidateUnmeasured(Some(served))) => {
+                    paired.candidate_unmeasured(served)
+                }
+                (Test::Pairs(paired), Evidence::ServedUnmeasured) => paired.served_unmeasured(),
+                (Test::Reference(against), Evidence::Alone(score)) => against.candidate(task, score),
+                (Test::Reference(against), Evidence::CandidateUnmeasured(_)) => against.candidate_unmeasured(task),
+                _ => {}
+            }
+        }
+        if let Some(task) = self.tally.harmed() {
+            self.ended = Some((Outcome::Rejected, self.tally.harm_words(&self.tasks, task)));
+            return;
+        }
+        if purpose == Purpose::Protected || self.winning.is_some() {
+            self.after_protected();
+            return;
+        }
+        if let Some(reason) = self.tally.broken() {
+            self.ended = Some((Outcome::Invalid, reason));
+            return;
+        }
+        let decision = match &self.test {
+            Test::Pairs(paired) => paired.decision(&self.spec),
+            Test::Reference(against) => against.decision(&self.spec),
+        };
+        match decision {
+            Some((Outcome::Selected, reason)) => {
+                self.winning = Some(reason);
+                self.after_protected();
+            }
+            Some(ended) => self.ended = Some(ended),
+            None if self.applied == self.issued && self.nothing_left() => self.ended = Some(self.exhausted()),
+            None => {}
+        }
+    }
+
+    /// Looks at the protected tasks once nothing of theirs is under way: what could not be measured, or seems to have got
+    /// worse, is run again. A win that waits for them is decided when there is no doubt left.
     fn after_protected(&mut self) {
-        if !self.protected_left.is_empty() || self.applied < self.issued {
+        if self.ended.is_some() || !self.protected_left.is_empty() || self.applied < self.issued {
             return;
         }
-        if let Some(reason) = self.tally.protected_fault(&self.spec) {
-            self.ended = Some((Outcome::Rejected, reason));
-            return;
+        let (repeats, maximum) = (
+            self.spec.protected_repeats,
+            self.spec.protected_maximum.max(self.spec.protected_repeats),
+        );
+        for (index, task) in self.tasks.iter().enumerate() {
+            let Some(harm) = self.tally.harm(index) else { continue };
+            let wanted = if task.exact { 1 } else { repeats };
+            let missing = wanted.saturating_sub(harm.pairs());
+            let more = if missing > 0 {
+                missing
+            } else if harm.settled(maximum) {
+                continue;
+            } else {
+                1
+            };
+            if self.protected_issued[index] >= 3 * if missing > 0 { wanted } else { maximum } {
+                self.ended = Some((
+                    Outcome::Invalid,
+                    format!("protected task {} could not be measured often enough", task.id),
+                ));
+                return;
+            }
+            self.protected_left.push((index, more));
         }
-        let missing = self.tally.protected_missing(&self.spec);
-        if missing.is_empty() {
-            return;
-        }
-        if self.protected_retries == 2 {
-            let name = &self.tasks[missing[0].0].id;
-            self.ended = Some((
-                Outcome::Invalid,
-                format!("protected task {name} could not be measured often enough"),
-            ));
-        } else {
-            self.protected_retries += 1;
-            self.protected_left = missing;
+        if self.protected_left.is_empty()
+            && let Some(reason) = self.winning.take()
+        {
+            self.ended = Some((Outcome::Selected, reason));
         }
     }
 
     fn nothing_left(&self) -> bool {
-        let limit = match self.draw {
-            Draw::Repeated => u64::from(self.spec.maximum_pairs),
-            Draw::Once => u64::from(self.spec.maximum_pairs).min(self.tasks.len() as u64),
+        let whole = match &self.test {
+            Test::Reference(against) => against.complete(),
+            Test::Pairs(_) => true,
         };
-        self.protected_left.is_empty() && self.drawn >= limit
+        whole && self.protected_left.is_empty() && self.drawn >= self.limit()
+    }
+
+    fn exhausted(&self) -> (Outcome, String) {
+        match &self.test {
+            Test::Pairs(paired) => paired.exhausted(&self.spec),
+            Test::Reference(against) => against.exhausted(&self.spec),
+        }
     }
 
     /// Whether the verdict is known or everything planned has been measured.
@@ -289,9 +413,17 @@ impl Trial {
                 && self.applied == self.tasks.len() as u64 * u64::from(self.spec.repeats))
     }
 
-    /// Pairs in evidence so far.
+    /// Measurements in evidence so far, the reference left out.
     pub fn pairs(&self) -> usize {
         self.pairs.len()
+    }
+
+    /// The runs of the served release that this trial added to the reference: task and score.
+    pub fn fresh_reference(&self) -> &[(String, f64)] {
+        match &self.test {
+            Test::Reference(against) => against.fresh(),
+            Test::Pairs(_) => &[],
+        }
     }
 
     /// The verdict on what has been measured. An unfinished trial gives what its rule says of the measurements so far,
@@ -302,8 +434,8 @@ impl Trial {
             None if self.spec.selector == SelectorKind::Paired && self.tasks.is_empty() => {
                 (Outcome::Invalid, "there is no task to measure".to_owned())
             }
-            None if self.spec.selector == SelectorKind::Paired => self.paired.exhausted(&self.spec),
-            None => fixed_verdict(&self.spec, &self.tally, &self.pairs),
+            None if self.spec.selector == SelectorKind::Paired => self.exhausted(),
+            None => fixed_verdict(&self.spec, &self.tasks, &self.tally, &self.pairs),
         };
         let reason = match self.tally.suspicion() {
             Some(suspicion) => format!("{reason}; {suspicion}"),
@@ -311,7 +443,26 @@ impl Trial {
         };
         let mut figures = self.tally.figures();
         if self.spec.selector == SelectorKind::Paired {
-            self.paired.figures(&self.spec, self.level, &mut figures);
+            match &self.test {
+                Test::Pairs(paired) => paired.figures(&mut figures),
+                Test::Reference(against) => against.figures(&mut figures),
+            }
+            figures.insert("level".into(), json!(self.level));
+            figures.insert("alpha".into(), json!(self.spec.alpha));
+            figures.insert("minimum_effect".into(), json!(self.spec.minimum_effect));
+            figures.insert("maximum_pairs".into(), json!(self.spec.maximum_pairs));
+            figures.insert("claim".into(), json!(self.claim()));
+            let exact = self.tasks.iter().filter(|task| task.exact).count();
+            if self.draw == Draw::Repeated && 2 * exact > self.tasks.len() && self.tasks.len() < FEW_GREEDY_TASKS {
+                figures.insert(
+                    "warning".into(),
+                    json!(format!(
+                        "most of the {} tasks are answered greedily: the verdict says little about other tasks; sample the \
+                         answers (temperature above 0), or use at least {FEW_GREEDY_TASKS} tasks",
+                        self.tasks.len()
+                    )),
+                );
+            }
         }
         Verdict {
             outcome,
@@ -322,6 +473,18 @@ impl Trial {
             figures,
         }
     }
+
+    /// What the error bound is about.
+    fn claim(&self) -> String {
+        match self.draw {
+            Draw::Repeated => format!("the mean over these {} tasks", self.tasks.len()),
+            Draw::Once => "the population that the prompts come from".to_owned(),
+        }
+    }
+}
+
+fn words(score: &PairedScore) -> &str {
+    score.failure.as_deref().unwrap_or("no reason was given")
 }
 
 /// A reproducible random word: the same on every machine and in every version.

@@ -84,6 +84,8 @@ pub struct Job {
     pub verdict: Option<Verdict>,
     /// Failed attempts at the present stage.
     pub attempts: u32,
+    /// Trials of the candidate that ended because the measurement failed.
+    pub invalid_trials: u32,
     /// Why the last attempt failed.
     pub error: Option<String>,
     /// When the next attempt is due, microseconds since the Unix epoch.
@@ -112,7 +114,8 @@ pub enum Progress {
 }
 
 const COLUMNS: &str = "j.job_id, s.name, j.batch_id, j.step, j.stage, j.recipe, j.manifest, j.instruction, j.base,
-     j.candidate, j.verdict, j.attempts, j.error, j.retry_us, j.outcome, j.reason, j.sealed_us, j.ended_us";
+     j.candidate, j.verdict, j.attempts, j.error, j.retry_us, j.outcome, j.reason, j.sealed_us, j.ended_us,
+     j.invalid_trials";
 
 struct Raw {
     texts: [String; 6],
@@ -120,6 +123,7 @@ struct Raw {
     id: i64,
     step: i64,
     attempts: u32,
+    invalid_trials: u32,
     times: (Option<i64>, i64, Option<i64>),
 }
 
@@ -145,6 +149,7 @@ impl Raw {
                 row.get(15)?,
             ],
             attempts: row.get(11)?,
+            invalid_trials: row.get(18)?,
             times: (row.get(13)?, row.get(16)?, row.get(17)?),
         })
     }
@@ -168,6 +173,7 @@ impl Raw {
             candidate: candidate.as_deref().map(json).transpose()?,
             verdict: verdict.as_deref().map(json).transpose()?,
             attempts: self.attempts,
+            invalid_trials: self.invalid_trials,
             error,
             retry_us: self.times.0,
             outcome,
@@ -239,6 +245,20 @@ impl Experience {
         .await
     }
 
+    /// Counts a trial that ended because the measurement failed.
+    pub async fn job_unmeasured(&self, job: i64) -> Result<(), StoreError> {
+        self.write(Care::ChecksFirst, 0, move |tx| {
+            tx.conn
+                .prepare_cached(
+                    "UPDATE job SET invalid_trials = invalid_trials + 1 WHERE job_id = ?1 AND ended_us IS NULL",
+                )
+                .and_then(|mut s| s.execute([job]))
+                .doing("counting a failed measurement")?;
+            Ok(())
+        })
+        .await
+    }
+
     /// Ends a step. Its records are consumed where the step is recorded, not here.
     pub async fn job_end(&self, job: i64, outcome: &'static str, reason: String) -> Result<(), StoreError> {
         self.write(Care::ChecksFirst, reason.len(), move |tx| {
@@ -290,11 +310,14 @@ impl Experience {
         })
     }
 
-    /// How many candidates of a scenario the paired rule has decided, and how many of them it released.
+    /// How many trials of a scenario the paired rule has ended, and how many of them released the candidate. A trial whose
+    /// measurement failed counts: it was a chance to be released, and the candidate gets another one.
     pub fn paired_decisions(&self, scenario: &ScenarioName) -> Result<(u64, u64), StoreError> {
         self.read(|conn| {
             conn.prepare_cached(
-                "SELECT count(*), coalesce(sum(json_extract(p.verdict, '$.outcome') = 'selected'), 0)
+                "SELECT count(*) + (SELECT coalesce(sum(j.invalid_trials), 0) FROM job j JOIN scenario t USING (scenario_id)
+                                    WHERE t.name = ?1 AND t.archived_us IS NULL),
+                        coalesce(sum(json_extract(p.verdict, '$.outcome') = 'selected'), 0)
                  FROM step p JOIN scenario s USING (scenario_id)
                  WHERE s.name = ?1 AND s.archived_us IS NULL AND p.verdict IS NOT NULL
                    AND json_extract(p.verdict, '$.selector') = 'paired'

@@ -124,36 +124,45 @@ impl Experience {
         })
     }
 
-    /// Keeps exchanges for the gate.
-    pub async fn hold_out(&self, scenario: ScenarioName, exchanges: Vec<RecordId>) -> Result<(), StoreError> {
+    /// Keeps exchanges for the gate, each with its session.
+    pub async fn hold_out(&self, scenario: ScenarioName, exchanges: Vec<(RecordId, String)>) -> Result<(), StoreError> {
         self.write(Care::ChecksFirst, 64 * exchanges.len(), move |tx| {
             let scenario_id = tx.scenario_id(&scenario)?;
             let doing = "holding out exchanges";
             let mut insert = tx
                 .conn
                 .prepare_cached(
-                    "INSERT INTO holdout (record_sequence, scenario_id)
-                     SELECT sequence, scenario_id FROM record WHERE record_id = ?1 AND scenario_id = ?2
+                    "INSERT INTO holdout (record_sequence, scenario_id, session)
+                     SELECT sequence, scenario_id, ?3 FROM record WHERE record_id = ?1 AND scenario_id = ?2
                      ON CONFLICT DO NOTHING",
                 )
                 .doing(doing)?;
-            for id in &exchanges {
-                insert.execute(params![id.as_str(), scenario_id]).doing(doing)?;
+            for (id, session) in &exchanges {
+                insert
+                    .execute(params![id.as_str(), scenario_id, session])
+                    .doing(doing)?;
             }
             Ok(())
         })
         .await
     }
 
-    /// The newest exchanges kept for the gate, newest first.
+    /// One exchange of each of the newest sessions kept for the gate, newest first. Exchanges of one session resemble each
+    /// other, so that a test that took them all for independent would be too sure. Which one of a session is taken depends
+    /// on its place in the store only.
     pub fn held_out(&self, scenario: &ScenarioName, limit: u32) -> Result<Vec<RecordId>, StoreError> {
         self.read(|conn| {
             let doing = "reading held-out exchanges";
             let mut statement = conn
                 .prepare_cached(
-                    "SELECT r.record_id FROM holdout h JOIN record r ON r.sequence = h.record_sequence
-                     JOIN scenario s ON s.scenario_id = h.scenario_id AND s.archived_us IS NULL
-                     WHERE s.name = ?1 AND r.pruned_us IS NULL ORDER BY h.record_sequence DESC LIMIT ?2",
+                    "SELECT record_id FROM (
+                         SELECT r.record_id, h.record_sequence,
+                                row_number() OVER (PARTITION BY coalesce(h.session, r.record_id)
+                                                   ORDER BY (h.record_sequence * 2654435761) % 4294967291) AS place
+                         FROM holdout h JOIN record r ON r.sequence = h.record_sequence
+                         JOIN scenario s ON s.scenario_id = h.scenario_id AND s.archived_us IS NULL
+                         WHERE s.name = ?1 AND r.pruned_us IS NULL)
+                     WHERE place = 1 ORDER BY record_sequence DESC LIMIT ?2",
                 )
                 .doing(doing)?;
             let rows = statement

@@ -14,11 +14,12 @@ const APPLICATION_ID: i32 = 0x5265_6566;
 
 /// Every migration, in order. Add at the end, never change one that was released. The file's `user_version` is the
 /// number of migrations applied.
-const MIGRATIONS: [(&str, &str); 4] = [
+const MIGRATIONS: [(&str, &str); 5] = [
     ("0001_store", include_str!("migrations/0001_store.sql")),
     ("0002_release", include_str!("migrations/0002_release.sql")),
     ("0003_loop", include_str!("migrations/0003_loop.sql")),
     ("0004_evolution", include_str!("migrations/0004_evolution.sql")),
+    ("0005_trials", include_str!("migrations/0005_trials.sql")),
 ];
 
 /// Tenths of a second that the switch to WAL is tried.

@@ -86,10 +86,15 @@ pub struct GateSpec {
     pub minimum_pairs: u32,
     /// `paired`: stop undecided after this many pairs.
     pub maximum_pairs: u32,
-    /// Above this share of pairs that could not be measured the verdict is `invalid`.
+    /// The verdict is `invalid` once more than this share of the measurements is known to fail, beyond chance.
     pub maximum_invalid: f64,
+    /// `paired`: how often the served release is measured once and for all; each candidate is then measured alone against
+    /// it, with up to twice `maximum-pairs` runs. 0 measures both sides in pairs.
+    pub reference: u32,
     /// `paired`: pairs spent on each protected task before anything else.
     pub protected_repeats: u32,
+    /// `paired`: pairs that may be spent on a protected task that seems to have got worse.
+    pub protected_maximum: u32,
     /// `paired`: how much a protected task's mean may fall.
     pub protected_tolerance: f64,
     /// `floor`: the score each task must reach.
@@ -119,7 +124,9 @@ impl Default for GateSpec {
             minimum_pairs: 8,
             maximum_pairs: 200,
             maximum_invalid: 0.2,
+            reference: 0,
             protected_repeats: 3,
+            protected_maximum: 30,
             protected_tolerance: 0.0,
             floor_score: 1.0,
             margin: 0,
@@ -190,6 +197,19 @@ impl GateSpec {
                 self.protected_repeats == 0 || self.protected_repeats > 10_000,
                 "protected-repeats",
                 "must be between 1 and 10000",
+            ),
+            (
+                self.protected_maximum > 10_000,
+                "protected-maximum",
+                "must be at most 10000",
+            ),
+            (self.reference > 1_000_000, "reference", "must be at most 1000000"),
+            (
+                self.reference > 0
+                    && !(self.selector == SelectorKind::Paired
+                        && matches!(self.evaluator, EvaluatorKind::Suite | EvaluatorKind::Program)),
+                "reference",
+                "needs the selector paired and the evaluator suite or program",
             ),
             (!self.floor_score.is_finite(), "floor-score", "must be a finite number"),
             (self.margin < 0, "margin", "must be at least 0"),

@@ -108,6 +108,7 @@ pub(crate) fn run(context: &Context, args: EvalArgs) -> Result<Exit, CliError> {
             draw: Draw::Repeated,
             evaluator: "suite",
             answers: Some(&kept),
+            reference: None,
         };
         let total = u64::from(spec.maximum_pairs);
         let progress = Mutex::new(Progress::start(context.output(), "measuring", Some(total)));

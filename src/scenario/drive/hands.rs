@@ -141,6 +141,12 @@ impl Hands {
         })
     }
 
+    /// The folder of the model that answers for the gate, where this process holds it.
+    pub(super) fn model(&self) -> Option<&Path> {
+        let torch = self.answering.as_ref()?.torch.as_ref()?;
+        Some(torch.options().model_dir.as_path())
+    }
+
     fn answering(&self) -> Result<&Answering, LoopError> {
         self.answering.as_ref().ok_or_else(|| LoopError::Gate {
             reason: "no engine is at hand that could answer with the candidate: set inference.model-path".to_owned(),

@@ -1,11 +1,12 @@
 //! The candidate before the gate.
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, LoopError, LoopEvent, Watch};
 use crate::domain::Verdict;
-use crate::eval::{self, Compared, Draw, EvalError, Grading, Question, Suite, Terms, Trial};
+use crate::eval::{self, Compared, Draw, EvalError, Grading, Question, Reference, Suite, Terms, Trial};
 use crate::experience::Job;
 use crate::recipe::EvaluatorKind;
 use crate::sys::json::read_object;
@@ -38,7 +39,9 @@ impl Driver {
                 .map_err(|error| refused(&error, cancel))?,
             EvaluatorKind::Episodes => self.judge_tree(job, compared, level, cancel, &heard).await?,
             EvaluatorKind::Suite | EvaluatorKind::Holdout => {
-                let (questions, draw) = self.questions(job).await?;
+                let (questions, draw, digest) = self.questions(job).await?;
+                let conditions = self.reference_conditions(job, &digest);
+                let reference = self.reference(job, &conditions).await?;
                 let terms = Terms {
                     spec,
                     level,
@@ -50,8 +53,10 @@ impl Driver {
                         "holdout"
                     },
                     answers: None,
+                    reference: reference.as_ref(),
                 };
-                self.inner
+                let verdict = self
+                    .inner
                     .hands
                     .contest(
                         job.scenario.as_str(),
@@ -62,7 +67,11 @@ impl Driver {
                         cancel,
                         &heard,
                     )
-                    .await?
+                    .await;
+                if let Some(reference) = &reference {
+                    self.keep_reference(job, conditions, reference).await?;
+                }
+                verdict?
             }
         };
         let mut verdict = verdict;
@@ -71,8 +80,52 @@ impl Driver {
         Ok(verdict)
     }
 
-    /// What both sides are asked, and how it is drawn.
-    async fn questions(&self, job: &Job) -> Result<(Vec<Question>, Draw), LoopError> {
+    /// What decides a score of the served release: runs compare only where all of it is equal.
+    fn reference_conditions(&self, job: &Job, suite_digest: &str) -> String {
+        let model = self.inner.hands.model();
+        let text = serde_json::json!([
+            "reference",
+            suite_digest,
+            job.base,
+            model,
+            self.inner.recipe.gate.score_range
+        ]);
+        hex::encode(Sha256::digest(text.to_string()))
+    }
+
+    async fn reference(&self, job: &Job, conditions: &str) -> Result<Option<Reference>, LoopError> {
+        if self.inner.recipe.gate.reference == 0 {
+            return Ok(None);
+        }
+        let (name, wanted) = (job.scenario.clone(), conditions.to_owned());
+        let known = self
+            .read(move |experience| experience.baseline(&name, &wanted, 0))
+            .await?;
+        Ok(Some(Reference::new(
+            known.into_iter().map(|(task, _, score)| (task, score)).collect(),
+        )))
+    }
+
+    async fn keep_reference(&self, job: &Job, conditions: String, reference: &Reference) -> Result<(), LoopError> {
+        // A run is kept under a number that no other run of the reference has.
+        let first = u32::try_from(reference.known_runs()).unwrap_or(u32::MAX);
+        let fresh = reference.fresh();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let runs = fresh
+            .into_iter()
+            .zip(first..)
+            .map(|((task, score), number)| (task, number, score))
+            .collect();
+        self.experience()
+            .keep_baseline(job.scenario.clone(), conditions, runs)
+            .await?;
+        Ok(())
+    }
+
+    /// What both sides are asked, how it is drawn, and the digest of the suite.
+    async fn questions(&self, job: &Job) -> Result<(Vec<Question>, Draw, String), LoopError> {
         let spec = self.inner.recipe.gate.clone();
         let directory = eval::directory_or_here(self.inner.recipe.directory.as_deref());
         let failed = |error: EvalError| LoopError::Gate {
@@ -83,7 +136,7 @@ impl Driver {
             return self
                 .blocking(move || {
                     let suite = Suite::load(&path).map_err(failed)?;
-                    Ok((eval::suite_questions(&suite), Draw::Repeated))
+                    Ok((eval::suite_questions(&suite), Draw::Repeated, suite.digest))
                 })
                 .await;
         }
@@ -112,7 +165,7 @@ impl Driver {
                     },
                 });
             }
-            Ok((questions, Draw::Once))
+            Ok((questions, Draw::Once, String::new()))
         })
         .await
     }

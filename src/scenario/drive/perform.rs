@@ -92,8 +92,22 @@ impl Driver {
                     .as_ref()
                     .map(|verdict| verdict.reason.clone())
                     .unwrap_or_default();
+                self.experience().job_unmeasured(job.id).await?;
                 self.progress(job, Progress::Unjudged).await?;
                 Err(LoopError::Gate { reason })
+            }
+            Effect::GiveUpMeasuring => {
+                let why = job.error.clone().unwrap_or_default();
+                let refused = Unreleased {
+                    rejected: true,
+                    outcome: "rejected",
+                    reason: format!(
+                        "{} trials could not be measured; the last one: {why}",
+                        job.invalid_trials
+                    ),
+                    metrics: self.step_metrics(job, &manifest),
+                };
+                return self.record(job, &manifest, refused, None).await;
             }
             Effect::GiveUp => return self.give_up(job, &manifest).await,
         };
@@ -345,7 +359,9 @@ impl Driver {
             reason: verdict.reason.clone(),
         });
         if verdict.outcome == Outcome::Invalid {
-            // Nothing was learnt of the candidate: it waits for a measurement that works.
+            // Nothing was learnt of the candidate: it waits for a measurement that works. The trial is spent all the same,
+            // or trying again until chance helps would be free.
+            self.experience().job_unmeasured(job.id).await?;
             return Err(LoopError::Gate { reason: verdict.reason });
         }
         hit("loop::before_judged")?;

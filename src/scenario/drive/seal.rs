@@ -137,10 +137,10 @@ impl Driver {
             train: sealed.train,
             holdout: sealed.holdout,
         };
-        let holdout: Vec<RecordId> = manifest
+        let holdout: Vec<(RecordId, String)> = manifest
             .holdout
             .iter()
-            .flat_map(|sample| sample.sources.clone())
+            .flat_map(|sample| sample.sources.iter().map(|id| (id.clone(), sample.session.clone())))
             .collect();
         if !holdout.is_empty() {
             self.experience().hold_out(scenario.clone(), holdout).await?;

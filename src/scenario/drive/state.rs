@@ -6,6 +6,9 @@ use crate::experience::{Job, JobStage};
 
 /// Attempts at the training step before the batch is given up.
 pub(super) const MAX_ATTEMPTS: u32 = 10;
+/// Trials of one candidate whose measurement may fail before it is given up. With the pauses between them that is about
+/// half an hour.
+pub(super) const MAX_INVALID_TRIALS: u32 = 12;
 const FIRST_PAUSE_S: u64 = 1;
 const LONGEST_PAUSE_S: u64 = 300;
 
@@ -46,6 +49,8 @@ pub(super) enum Effect {
     Refuse,
     /// The measurement failed: judge again after a pause.
     JudgeAgain,
+    /// The measurement failed too often: the candidate is not released.
+    GiveUpMeasuring,
     /// It failed too often: record a skipped step.
     GiveUp,
 }
@@ -60,7 +65,7 @@ pub(super) fn next(job: &Job, facts: &Facts) -> Effect {
     }
     // An instruction that fails is not tried again: a person is waiting for an answer.
     let limit = if job.instruction.is_some() { 1 } else { MAX_ATTEMPTS };
-    // A finished candidate is never given up: a gate or a repository that fails will work again.
+    // A finished candidate is not given up for a repository that fails: it will work again.
     if job.stage == JobStage::Sealed && job.attempts >= limit {
         return Effect::GiveUp;
     }
@@ -72,6 +77,9 @@ pub(super) fn next(job: &Job, facts: &Facts) -> Effect {
             Some(reason) => Effect::DropStale(reason),
             None => Effect::Train,
         },
+        (JobStage::Trained, _) | (JobStage::Judged, None) if job.invalid_trials >= MAX_INVALID_TRIALS => {
+            Effect::GiveUpMeasuring
+        }
         (JobStage::Trained, _) | (JobStage::Judged, None) => Effect::Judge,
         (JobStage::Judged, Some(verdict)) => match verdict.outcome {
             Outcome::Selected => Effect::Publish { held: false },
@@ -123,6 +131,7 @@ mod tests {
                 figures: serde_json::Map::new(),
             }),
             attempts: 0,
+            invalid_trials: 0,
             error: None,
             retry_us: None,
             outcome: None,
@@ -179,6 +188,15 @@ mod tests {
             Effect::DropStale("policy_lag_exceeded")
         );
         assert_eq!(next(&job(JobStage::Trained, None), &stale), Effect::Judge);
+    }
+
+    #[test]
+    fn a_candidate_that_cannot_be_measured_is_given_up_in_the_end() {
+        let mut job = job(JobStage::Trained, None);
+        job.invalid_trials = MAX_INVALID_TRIALS - 1;
+        assert_eq!(next(&job, &facts()), Effect::Judge);
+        job.invalid_trials = MAX_INVALID_TRIALS;
+        assert_eq!(next(&job, &facts()), Effect::GiveUpMeasuring);
     }
 
     #[test]

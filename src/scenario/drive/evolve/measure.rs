@@ -126,6 +126,7 @@ impl Driver {
             draw: Draw::Repeated,
             evaluator: "episodes",
             answers: None,
+            reference: None,
         };
         let judged = eval::judge_by_episodes(&terms, &suite, &arena, cancel, watch).await;
         let sealed = match &judged {
