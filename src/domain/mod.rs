@@ -13,7 +13,7 @@ mod score;
 mod turn;
 mod verdict;
 
-pub use capture::{LoadSpan, TokenCapture, TopKToken};
+pub use capture::{LoadSpan, Sampler, TokenCapture, TopKToken};
 pub use content::{Content, readable};
 pub use dialect::{Dialect, Route};
 pub use ids::{BatchId, ContentId, InvalidName, RecordId, ReleaseId, RuntimeLoadId, ScenarioName};

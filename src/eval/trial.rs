@@ -79,7 +79,7 @@ enum Purpose {
 /// The sequential test in use.
 #[derive(Debug, Clone)]
 enum Test {
-    Pairs(Paired),
+    Pairs(Box<Paired>),
     Reference(Box<Against>),
 }
 
@@ -131,7 +131,7 @@ impl Trial {
         let test = if spec.reference > 0 && draw == Draw::Repeated && spec.selector == SelectorKind::Paired {
             Test::Reference(Box::new(Against::new(&spec, tasks.len(), level)))
         } else {
-            Test::Pairs(Paired::new(&spec, level))
+            Test::Pairs(Box::new(Paired::new(&spec, level)))
         };
         Self {
             repeats: vec![0; tasks.len()],
@@ -318,7 +318,7 @@ impl Trial {
             match (&mut self.test, evidence) {
                 (Test::Pairs(paired), Evidence::Difference(difference)) => paired.observe(difference),
                 (Test::Pairs(paired), Evidence::CandidateUnmeasured(Some(served))) => {
-                    paired.candidate_unmeasured(served)
+                    paired.candidate_unmeasured(served);
                 }
                 (Test::Pairs(paired), Evidence::ServedUnmeasured) => paired.served_unmeasured(),
                 (Test::Reference(against), Evidence::Alone(score)) => against.candidate(task, score),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use zstd::bulk::Compressor;
 
 use super::error::StoreError;
-use crate::domain::{LoadSpan, TokenCapture, TopKToken, Turn};
+use crate::domain::{LoadSpan, Sampler, TokenCapture, TopKToken, Turn};
 
 /// Below this, a frame saves less than it costs.
 const COMPRESS_FROM: usize = 512;
@@ -111,11 +111,12 @@ pub(super) fn decode(stored: &[u8]) -> Result<Vec<u8>, StoreError> {
 /// Tokens as little-endian words: exact, also for a log-probability that is infinite, and half the size of JSON.
 ///
 /// Version byte; counts of prompt ids, ids, log-probabilities, spans, top-k rows (plus one; 0 means none); then each
-/// list; temperature; finish reason.
+/// list; temperature; finish reason. Version 2 adds the sampler. A capture without one is written as version 1, so that an
+/// old record sent again has the bytes it had.
 pub(super) fn write_capture(capture: &TokenCapture) -> Vec<u8> {
     let words = capture.prompt_token_ids.len() + capture.token_ids.len() + capture.logprobs.len();
     let mut out = Vec::with_capacity(64 + 4 * words);
-    out.push(1);
+    out.push(if capture.sampler.is_some() { 2 } else { 1 });
     write_ids(&mut out, &capture.prompt_token_ids);
     write_ids(&mut out, &capture.token_ids);
     write_count(&mut out, capture.logprobs.len());
@@ -144,6 +145,21 @@ pub(super) fn write_capture(capture: &TokenCapture) -> Vec<u8> {
     }
     out.extend_from_slice(&capture.temperature.to_bits().to_le_bytes());
     write_text(&mut out, &capture.finish_reason);
+    if let Some(sampler) = &capture.sampler {
+        for value in [
+            sampler.temperature,
+            sampler.top_p,
+            sampler.min_p,
+            sampler.repetition_penalty,
+            sampler.presence_penalty,
+            sampler.frequency_penalty,
+        ] {
+            out.extend_from_slice(&value.to_bits().to_le_bytes());
+        }
+        for value in [sampler.top_k, sampler.biased_tokens, u32::from(sampler.constrained)] {
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
     out
 }
 
@@ -165,7 +181,8 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 pub(super) fn read_capture(bytes: &[u8]) -> Result<TokenCapture, StoreError> {
     let mut reader = Reader { rest: bytes };
-    if reader.take(1)? != [1] {
+    let version = reader.take(1)?[0];
+    if !(1..=2).contains(&version) {
         return Err(StoreError::damaged("a token capture of unknown version"));
     }
     let prompt_token_ids = reader.words()?;
@@ -197,6 +214,7 @@ pub(super) fn read_capture(bytes: &[u8]) -> Result<TokenCapture, StoreError> {
     };
     let temperature = f32::from_bits(reader.word()?);
     let finish_reason = reader.text()?.to_owned();
+    let sampler = (version == 2).then(|| reader.sampler()).transpose()?;
     if !reader.rest.is_empty() {
         return Err(StoreError::damaged("a token capture is longer than it should be"));
     }
@@ -208,6 +226,7 @@ pub(super) fn read_capture(bytes: &[u8]) -> Result<TokenCapture, StoreError> {
         finish_reason,
         temperature,
         top_k,
+        sampler,
     })
 }
 
@@ -228,6 +247,24 @@ impl<'a> Reader<'a> {
     fn word(&mut self) -> Result<u32, StoreError> {
         let bytes = self.take(4)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    fn float(&mut self) -> Result<f32, StoreError> {
+        Ok(f32::from_bits(self.word()?))
+    }
+
+    fn sampler(&mut self) -> Result<Sampler, StoreError> {
+        Ok(Sampler {
+            temperature: self.float()?,
+            top_p: self.float()?,
+            min_p: self.float()?,
+            repetition_penalty: self.float()?,
+            presence_penalty: self.float()?,
+            frequency_penalty: self.float()?,
+            top_k: self.word()?,
+            biased_tokens: self.word()?,
+            constrained: self.word()? != 0,
+        })
     }
 
     fn number(&mut self) -> Result<usize, StoreError> {
@@ -273,9 +310,21 @@ mod tests {
             any::<u32>(),
             ".*",
             top_k,
+            prop::option::of((any::<f32>(), any::<u32>(), any::<bool>())),
         )
             .prop_map(
-                |(prompt, tokens, spans, temperature, finish_reason, top_k)| TokenCapture {
+                |(prompt, tokens, spans, temperature, finish_reason, top_k, sampler)| TokenCapture {
+                    sampler: sampler.map(|(float, word, flag)| Sampler {
+                        temperature: float,
+                        top_p: float,
+                        top_k: word,
+                        min_p: float,
+                        repetition_penalty: float,
+                        presence_penalty: float,
+                        frequency_penalty: float,
+                        biased_tokens: word,
+                        constrained: flag,
+                    }),
                     prompt_token_ids: prompt,
                     token_ids: tokens.iter().map(|t| t.0).collect(),
                     logprobs: tokens.iter().map(|t| f32::from_bits(t.1)).collect(),

@@ -102,6 +102,9 @@ pub struct ProcessorSpec {
     pub kind: ProcessorKind,
     /// Whether samples need the exact tokens of the engine that sampled them. Off for trainers that read text.
     pub tokens: bool,
+    /// Whether answers that were not drawn from the model's own distribution (temperature 0, top-p, top-k, min-p, penalties,
+    /// a bias, a grammar) may train an objective that weighs by the sampler's log-probabilities.
+    pub any_sampling: bool,
     /// Whether a report may cite several turns of one conversation.
     pub multi_turn: bool,
     /// Tokens a chat template may drop before a response when it renders the conversation again.
@@ -134,6 +137,7 @@ impl Default for ProcessorSpec {
         Self {
             kind: ProcessorKind::None,
             tokens: true,
+            any_sampling: false,
             multi_turn: true,
             scaffold_tolerance: 0,
             realign_threshold: 1024,
@@ -426,6 +430,15 @@ impl Recipe {
         } else {
             1
         }
+    }
+
+    /// Whether samples must be drawn from the model's own distribution: the recorded log-probabilities are then those of the
+    /// policy that sampled, which importance ratios and corrections assume.
+    pub fn wants_plain_sampling(&self) -> bool {
+        self.processor.tokens
+            && !self.processor.any_sampling
+            && self.trainer.backend == TrainerKind::Torch
+            && self.objective.family != "sft"
     }
 
     /// Whether traffic can start a step.

@@ -31,6 +31,7 @@ fn captured(receipt: &str) -> NewExchange {
             ..Turn::default()
         },
         capture: Some(TokenCapture {
+            sampler: None,
             prompt_token_ids: vec![1, 2, 3],
             token_ids: vec![4, u32::MAX],
             logprobs: vec![-0.1, f32::NEG_INFINITY],

@@ -39,6 +39,7 @@ pub const RECIPE_TABLES: &[(&str, &[&str])] = &[
         &[
             "kind",
             "tokens",
+            "any-sampling",
             "multi-turn",
             "scaffold-tolerance",
             "realign-threshold",
@@ -117,7 +118,9 @@ pub const RECIPE_TABLES: &[(&str, &[&str])] = &[
             "minimum-pairs",
             "maximum-pairs",
             "maximum-invalid",
+            "reference",
             "protected-repeats",
+            "protected-maximum",
             "protected-tolerance",
             "floor-score",
             "margin",

@@ -84,11 +84,7 @@ impl Driver {
 
     async fn rows(&self, job: &Job, manifest: &Manifest) -> Result<TrainBatch, LoopError> {
         let (experience, scenario) = (self.experience().clone(), job.scenario.clone());
-        let (spec, train, batch) = (
-            self.inner.recipe.processor.clone(),
-            manifest.train.clone(),
-            job.batch.clone(),
-        );
+        let (recipe, train, batch) = (self.inner.recipe.clone(), manifest.train.clone(), job.batch.clone());
         self.blocking(move || {
             let mut rows = Vec::with_capacity(train.len());
             for sample in &train {
@@ -96,7 +92,7 @@ impl Driver {
                     reason: format!("record {} of the batch is not usable: {why}", sample.sources[0]),
                 };
                 let loaded =
-                    samples::load(&experience, &scenario, &spec, sample)?.map_err(|why| unusable(why.as_str()))?;
+                    samples::load(&experience, &scenario, &recipe, sample)?.map_err(|why| unusable(why.as_str()))?;
                 let tokens = loaded.tokens.ok_or_else(|| unusable("no tokens were captured"))?;
                 rows.push(TrainRow {
                     sources: sample.sources.clone(),

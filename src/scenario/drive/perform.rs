@@ -309,13 +309,13 @@ impl Driver {
 
     async fn write_batch(&self, job: &Job, manifest: &Manifest, dir: &Path) -> Result<PathBuf, LoopError> {
         let (experience, scenario) = (self.experience().clone(), job.scenario.clone());
-        let (spec, train) = (self.inner.recipe.processor.clone(), manifest.train.clone());
+        let (recipe, train) = (self.inner.recipe.clone(), manifest.train.clone());
         let (dir, path) = (dir.to_path_buf(), dir.join("batch.jsonl"));
         self.blocking(move || {
             let mut lines = Vec::with_capacity(train.len());
             for (index, sample) in train.iter().enumerate() {
                 let loaded =
-                    samples::load(&experience, &scenario, &spec, sample)?.map_err(|why| LoopError::Trainer {
+                    samples::load(&experience, &scenario, &recipe, sample)?.map_err(|why| LoopError::Trainer {
                         reason: format!(
                             "record {} of the batch is no longer usable: {}",
                             sample.sources[0],

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{RecordId, ScenarioName, TokenCapture};
 use crate::experience::{Experience, Record, StoreError};
-use crate::recipe::ProcessorSpec;
+use crate::recipe::Recipe;
 use crate::scenario::processor::{Assembled, Assembly, Exclusion, Sample, assemble};
 use crate::sys::json::read_or_text;
 
@@ -22,9 +22,10 @@ pub(super) struct Loaded {
 pub(super) fn load(
     experience: &Experience,
     scenario: &ScenarioName,
-    spec: &ProcessorSpec,
+    recipe: &Recipe,
     sample: &Sample,
 ) -> Result<Result<Loaded, Exclusion>, StoreError> {
+    let spec = &recipe.processor;
     let mut records = Vec::with_capacity(sample.sources.len());
     for id in &sample.sources {
         match whole(experience, scenario, id)? {
@@ -37,7 +38,7 @@ pub(super) fn load(
         .map(|record| record.bodies.as_ref().and_then(|bodies| bodies.capture.as_ref()))
         .collect();
     let tokens = match captures {
-        Some(captures) => match assemble(&captures, Assembly::of(spec)) {
+        Some(captures) => match assemble(&captures, Assembly::of(recipe)) {
             Ok(tokens) => Some(tokens),
             Err(why) if spec.tokens => return Ok(Err(why)),
             Err(_) => None,

@@ -1,5 +1,7 @@
 //! Sealing: from what waits to a batch that survives a crash.
 
+use std::collections::{HashMap, HashSet};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -8,7 +10,7 @@ use super::{Ask, CONSUMER, Driver, LoopError, Waiting, budget, now_us, samples};
 use crate::domain::{BatchId, RecordId, ReleaseId, RequestType, ScenarioName, TrainingMode};
 use crate::experience::{Job, NewJob, ProposalState, Record, RecordQuery, StepQuery};
 use crate::recipe::ProcessorKind;
-use crate::scenario::processor::{Pool, Sample, Seal, Sealed, Serving};
+use crate::scenario::processor::{Exclusion, Pool, Sample, Seal, Sealed, Serving};
 use crate::sys::failpoint;
 
 /// How many steps back budgets look.
@@ -46,7 +48,7 @@ impl Manifest {
 
     /// Every record the batch uses up, each once.
     pub(super) fn records(&self, instruction: Option<&RecordId>) -> Vec<RecordId> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         self.train
             .iter()
             .chain(&self.holdout)
@@ -229,15 +231,30 @@ impl Driver {
                 (None, None) => return Ok(None),
             };
             let (experience, name) = (self.experience().clone(), scenario.clone());
-            let spec = self.inner.recipe.processor.clone();
+            let recipe = self.inner.recipe.clone();
             let (sealed, broken) = self
                 .blocking(move || {
                     let mut broken = Vec::new();
+                    let mut prompts: HashMap<&str, Vec<u32>> = HashMap::new();
+                    let mut mixed: HashSet<&str> = HashSet::new();
                     for sample in &sealed.train {
-                        if let Err(why) = samples::load(&experience, &name, &spec, sample)? {
-                            broken.push((sample.clone(), why));
+                        match samples::load(&experience, &name, &recipe, sample)? {
+                            Err(why) => broken.push((sample.clone(), why)),
+                            Ok(loaded) => {
+                                if let (Some(group), Some(tokens)) = (sample.group.as_deref(), loaded.tokens) {
+                                    let first = prompts.entry(group).or_insert_with(|| tokens.prompt.clone());
+                                    if *first != tokens.prompt {
+                                        mixed.insert(group);
+                                    }
+                                }
+                            }
                         }
                     }
+                    // Rewards of answers to different prompts say nothing of each other.
+                    let differ = |sample: &&Sample| sample.group.as_deref().is_some_and(|group| mixed.contains(group));
+                    let of_mixed: Vec<_> = sealed.train.iter().filter(differ).cloned().collect();
+                    broken.retain(|(sample, _)| !differ(&sample));
+                    broken.extend(of_mixed.into_iter().map(|sample| (sample, Exclusion::PromptsDiffer)));
                     Ok((sealed, broken))
                 })
                 .await?;

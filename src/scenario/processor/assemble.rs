@@ -3,7 +3,7 @@
 
 use super::Exclusion;
 use crate::domain::{LoadSpan, TokenCapture};
-use crate::recipe::ProcessorSpec;
+use crate::recipe::Recipe;
 
 /// How far a later prompt may differ from the transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,14 +12,17 @@ pub struct Assembly {
     pub scaffold_tolerance: usize,
     /// Tokens of the latest turn that may be rendered anew.
     pub realign_threshold: usize,
+    /// The tokens must be drawn from the model's own distribution.
+    pub plain_sampling: bool,
 }
 
 impl Assembly {
     /// The rule of a recipe.
-    pub fn of(spec: &ProcessorSpec) -> Self {
+    pub fn of(recipe: &Recipe) -> Self {
         Self {
-            scaffold_tolerance: spec.scaffold_tolerance,
-            realign_threshold: spec.realign_threshold,
+            scaffold_tolerance: recipe.processor.scaffold_tolerance,
+            realign_threshold: recipe.processor.realign_threshold,
+            plain_sampling: recipe.wants_plain_sampling(),
         }
     }
 }
@@ -48,6 +51,13 @@ pub fn assemble(turns: &[&TokenCapture], rule: Assembly) -> Result<Assembled, Ex
     let first = turns.first().ok_or(Exclusion::NoTokens)?;
     for turn in turns {
         check(turn)?;
+        if rule.plain_sampling {
+            match &turn.sampler {
+                None => return Err(Exclusion::SamplerUnknown),
+                Some(sampler) if !sampler.is_plain() => return Err(Exclusion::OffPolicySampling),
+                Some(_) => {}
+            }
+        }
         if turn.temperature.to_bits() != first.temperature.to_bits() {
             return Err(Exclusion::MixedTemperatures);
         }
@@ -183,6 +193,7 @@ mod tests {
     const RULE: Assembly = Assembly {
         scaffold_tolerance: 0,
         realign_threshold: 4,
+        plain_sampling: false,
     };
 
     fn turn(prompt: &[u32], response: &[u32]) -> TokenCapture {
@@ -198,6 +209,7 @@ mod tests {
             finish_reason: "stop".into(),
             temperature: 1.0,
             top_k: None,
+            sampler: None,
         }
     }
 
@@ -283,6 +295,50 @@ mod tests {
         };
         assert_eq!(assemble(&[&a, &hot], RULE), Err(Exclusion::MixedTemperatures));
         assert_eq!(assemble(&[], RULE), Err(Exclusion::NoTokens));
+    }
+
+    #[test]
+    fn only_plain_sampling_trains_where_its_log_probabilities_count() {
+        let rule = Assembly {
+            plain_sampling: true,
+            ..RULE
+        };
+        let plain = crate::domain::Sampler {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            biased_tokens: 0,
+            constrained: false,
+        };
+        let with = |sampler| TokenCapture {
+            sampler,
+            ..turn(&[1, 2], &[3])
+        };
+        assert_eq!(assemble(&[&with(None)], rule), Err(Exclusion::SamplerUnknown));
+        assert!(assemble(&[&with(Some(plain))], rule).is_ok());
+        assert!(assemble(&[&with(None)], RULE).is_ok());
+        for off in [
+            crate::domain::Sampler {
+                temperature: 0.0,
+                ..plain
+            },
+            crate::domain::Sampler { top_p: 0.9, ..plain },
+            crate::domain::Sampler { top_k: 40, ..plain },
+            crate::domain::Sampler {
+                repetition_penalty: 1.1,
+                ..plain
+            },
+            crate::domain::Sampler {
+                constrained: true,
+                ..plain
+            },
+        ] {
+            assert_eq!(assemble(&[&with(Some(off))], rule), Err(Exclusion::OffPolicySampling));
+        }
     }
 
     proptest! {

@@ -47,6 +47,13 @@ pub enum Exclusion {
     MixedTemperatures,
     /// The captured tokens break the rules of training values.
     MalformedTokens,
+    /// The answer was not drawn from the model's own distribution, so the recorded log-probabilities are not those of the
+    /// policy that sampled.
+    OffPolicySampling,
+    /// The capture is of a version that did not record the sampler.
+    SamplerUnknown,
+    /// The members of its group answer different prompts.
+    PromptsDiffer,
     /// Too much waited; the oldest went first.
     QueueFull,
     /// Outside the staleness window.
@@ -75,6 +82,9 @@ impl Exclusion {
             Self::Fork => "fork",
             Self::MixedTemperatures => "mixed_temperatures",
             Self::MalformedTokens => "malformed_tokens",
+            Self::OffPolicySampling => "off_policy_sampling",
+            Self::SamplerUnknown => "sampler_unknown",
+            Self::PromptsDiffer => "prompts_differ",
             Self::QueueFull => "queue_full",
             Self::Stale(reason) => reason.as_str(),
         }

@@ -16,7 +16,7 @@ use super::step::{Moved, Step};
 use super::testing::{Tiny, batch, lora, objective, settings};
 use crate::engine::torch::model::Model;
 use crate::train::checkpoint::AlgorithmState;
-use crate::train::objective::{Reduction, reduce::StepTotals, tensor};
+use crate::train::objective::{reduce::StepTotals, tensor};
 use crate::train::optim::AdamW;
 use crate::train::{Control, Limits, Method, Signal, TrainBatch, TrainSettings, prepare};
 
@@ -57,13 +57,9 @@ fn plain_gradients(dir: &Path, s: &TrainSettings, b: &TrainBatch) -> Vec<(String
         let old = Tensor::from_slice(row.log_probs.as_deref().unwrap()).reshape([1, n]);
         let a: Vec<f32> = prepared.advantages[j].iter().map(|a| *a as f32).collect();
         let a = Tensor::from_slice(&a).reshape([1, n]);
-        let used = if s.objective.reduction == Reduction::Sum {
-            mask.ones_like()
-        } else {
-            mask.shallow_clone()
-        };
-        let token = s.objective.surrogate.token_loss(&l, &old, &a, &used).unwrap().loss;
-        loss += s.objective.reduction.apply(&token, &used, totals, None).unwrap();
+        // What the environment said is never trained, whatever the reduction.
+        let token = s.objective.surrogate.token_loss(&l, &old, &a, &mask).unwrap().loss;
+        loss += s.objective.reduction.apply(&token, &mask, totals, None).unwrap();
         loss -= s.objective.reduction.apply(&h, &mask, totals, None).unwrap() * s.objective.entropy;
     }
     loss.backward();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest, Sha256};
 use tch::{Kind, TchError, Tensor, no_grad};
 
 use super::critic::{Critic, Episode};
@@ -14,7 +15,7 @@ use crate::train::objective::advantage;
 use crate::train::objective::kl_control::KlState;
 use crate::train::objective::reduce::StepTotals;
 use crate::train::objective::surrogate::off_policy_sequence_mask;
-use crate::train::objective::{AdvantageSettings, Correction, KlPlace, OldPolicy, Reduction, tensor};
+use crate::train::objective::{AdvantageSettings, Correction, KlPlace, OldPolicy, tensor};
 use crate::train::optim::AdamW;
 use crate::train::signal::group_means;
 use crate::train::{Control, MicroBatch, Prepared, Skip, StepEvent, TrainBatch, TrainError, TrainRow, TrainSettings};
@@ -68,13 +69,8 @@ impl<'a> Step<'a> {
         self.prepared.rows.iter().map(|i| &batch.rows[*i]).collect()
     }
 
-    fn every_position(&self) -> bool {
-        self.settings.objective.reduction == Reduction::Sum
-    }
-
     fn chosen(&self) -> impl Fn(&TrainRow, usize) -> bool + use<> {
-        let all = self.every_position();
-        move |row, t| all || row.loss_mask[t]
+        |row, t| row.loss_mask[t]
     }
 
     fn beta(&self) -> f64 {
@@ -90,13 +86,15 @@ impl<'a> Step<'a> {
     ) -> Result<Moved, TrainError> {
         let rows = self.rows();
         let objective = &self.settings.objective;
-        let units = self.mini_batches()?;
         let limits = &self.settings.limits;
-        let packed: Vec<Vec<MicroBatch>> = units
-            .iter()
-            .map(|unit| packed(&rows, unit, limits.token_budget))
+        let plan: Vec<(Vec<usize>, Vec<MicroBatch>)> = (0..objective.epochs)
+            .flat_map(|epoch| self.mini_batches(epoch))
+            .map(|unit| {
+                let micro_batches = packed(&rows, &unit, limits.token_budget);
+                (unit, micro_batches)
+            })
             .collect();
-        let n_micro = packed.iter().map(Vec::len).sum::<usize>() * objective.epochs as usize;
+        let n_micro = plan.iter().map(|(_, micro_batches)| micro_batches.len()).sum::<usize>();
         events(StepEvent::Started {
             rows: rows.len(),
             tokens: rows.iter().map(|r| r.len()).sum(),
@@ -119,32 +117,33 @@ impl<'a> Step<'a> {
         }
         let mut figures = Figures::default();
         let (mut done, mut updates, mut norms, mut rate) = (0, 0, 0.0f64, 0.0);
-        for _ in 0..objective.epochs {
-            for (unit, micro_batches) in units.iter().zip(&packed) {
-                let totals = StepTotals {
-                    sequences: unit.len() as f64,
-                    tokens: unit.iter().map(|j| rows[*j].trained_tokens()).sum::<usize>() as f64,
-                };
-                for micro in micro_batches {
-                    self.control.check()?;
-                    if !self.micro_batch(&rows, micro, &inputs, totals, &mut figures)? {
-                        return Ok(Moved::Skipped(Skip::NotFinite));
-                    }
-                    done += 1;
-                    events(StepEvent::MicroBatch { done });
-                }
-                let update = optimizer.step()?;
-                if !update.applied {
+        let mut losses = Vec::with_capacity(plan.len());
+        for (unit, micro_batches) in &plan {
+            let totals = StepTotals {
+                sequences: unit.len() as f64,
+                tokens: unit.iter().map(|j| rows[*j].trained_tokens()).sum::<usize>() as f64,
+            };
+            let before = figures.loss;
+            for micro in micro_batches {
+                self.control.check()?;
+                if !self.micro_batch(&rows, micro, &inputs, totals, &mut figures)? {
                     return Ok(Moved::Skipped(Skip::NotFinite));
                 }
-                updates += 1;
-                norms = norms.max(update.grad_norm);
-                rate = update.learning_rate;
-                events(StepEvent::Update {
-                    done: updates,
-                    grad_norm: update.grad_norm,
-                });
+                done += 1;
+                events(StepEvent::MicroBatch { done });
             }
+            losses.push(figures.loss - before);
+            let update = optimizer.step()?;
+            if !update.applied {
+                return Ok(Moved::Skipped(Skip::NotFinite));
+            }
+            updates += 1;
+            norms = norms.max(update.grad_norm);
+            rate = update.learning_rate;
+            events(StepEvent::Update {
+                done: updates,
+                grad_norm: update.grad_norm,
+            });
         }
         let tokens = figures.tokens.max(1.0);
         metrics.extend([
@@ -159,6 +158,13 @@ impl<'a> Step<'a> {
             ("entropy".into(), figures.entropy / tokens),
             ("policy_shift".into(), figures.shift / tokens),
         ]);
+        // The mean over the updates of a step hides what happens within it.
+        if let (Some(first), Some(last)) = (losses.first(), losses.last())
+            && losses.len() > 1
+        {
+            metrics.insert("loss_first".into(), *first);
+            metrics.insert("loss_last".into(), *last);
+        }
         if inputs.reference.is_some() {
             let kl = figures.kl / tokens;
             metrics.insert("kl".into(), kl);
@@ -172,13 +178,13 @@ impl<'a> Step<'a> {
         Ok(Moved::Done(metrics, state))
     }
 
-    /// Rows of each optimizer update; a comparison set is never split.
-    fn mini_batches(&self) -> Result<Vec<Vec<usize>>, TrainError> {
+    /// Rows of each optimizer update of an epoch, in an order of its own; a comparison set is never split.
+    fn mini_batches(&self, epoch: u32) -> Vec<Vec<usize>> {
         let n = self.prepared.rows.len();
         let Some(size) = self.settings.objective.mini_batch else {
-            return Ok(vec![(0..n).collect()]);
+            return vec![(0..n).collect()];
         };
-        let sets: Vec<Vec<usize>> = if self.settings.objective.advantage.needs_groups() {
+        let mut sets: Vec<Vec<usize>> = if self.settings.objective.advantage.needs_groups() {
             let mut by_group: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
             for (j, row) in self.rows().iter().enumerate() {
                 by_group.entry(row.group.as_deref().unwrap_or("")).or_default().push(j);
@@ -187,6 +193,15 @@ impl<'a> Step<'a> {
         } else {
             (0..n).map(|j| vec![j]).collect()
         };
+        // The batch and the epoch decide the order, so that the same job gives the same candidate.
+        sets.sort_by_cached_key(|set| {
+            let mut hash = Sha256::new();
+            hash.update(self.batch.id.as_str());
+            hash.update(self.state.steps.to_le_bytes());
+            hash.update(epoch.to_le_bytes());
+            hash.update((set.first().copied().unwrap_or(0) as u64).to_le_bytes());
+            <[u8; 32]>::from(hash.finalize())
+        });
         let mut out: Vec<Vec<usize>> = Vec::new();
         for set in sets {
             match out.last_mut() {
@@ -194,7 +209,7 @@ impl<'a> Step<'a> {
                 _ => out.push(set),
             }
         }
-        Ok(out)
+        out
     }
 
     /// Everything that must be known before the first update. The flag is false while only the critic learns; `None`
@@ -387,6 +402,13 @@ impl<'a> Step<'a> {
             return Ok(None);
         };
         metrics.insert("value_loss".into(), judged.loss);
+        metrics.insert("values_outside_rewards".into(), judged.outside);
+        if judged.outside > 0.5 {
+            tracing::warn!(
+                share = judged.outside,
+                "most values of the critic lie outside the rewards seen; lower critic.optimizer.learning_rate"
+            );
+        }
         if let Some(explained) = judged.explained {
             metrics.insert("explained_variance".into(), explained);
         }
@@ -457,11 +479,7 @@ impl<'a> Step<'a> {
         let lengths: Vec<usize> = micro.rows.iter().map(|j| rows[*j].response.len()).collect();
         let grid = |table: &Table| laid.fill(&|r, t| table[micro.rows[r]][t], &lengths);
         let trained = laid.fill(&|r, t| f64::from(u8::from(rows[micro.rows[r]].loss_mask[t])), &lengths)?;
-        let mask = if self.every_position() {
-            laid.fill(&|_, _| 1.0, &lengths)?
-        } else {
-            trained.shallow_clone()
-        };
+        let mask = trained.shallow_clone();
         let log_probs = pass.log_probs.f_detach()?.f_set_requires_grad(true)?;
         let entropies = pass
             .entropies
@@ -488,12 +506,21 @@ impl<'a> Step<'a> {
         }
         let mut loss = objective.reduction.apply(&losses, &mask, totals, None)?;
         if let Some(reference) = &inputs.reference {
-            let kl = objective
-                .kl
-                .estimator
-                .per_token(&current, &grid(reference)?, &trained)?;
+            let reference = grid(reference)?;
+            let kl = objective.kl.estimator.per_token(&current, &reference, &trained)?;
             figures.kl += read_sum(&tensor::masked(&kl, &trained)?)?;
             if objective.kl.place == KlPlace::Loss {
+                // The derivative of a sampled estimate of KL(p‖ref) is not a sample of its gradient: k3's is that of the
+                // other direction. Straight-through takes k2's, whose mean is right; off policy it is weighed by the ratio.
+                let kl = objective
+                    .kl
+                    .estimator
+                    .straight_through(&current, &reference, &trained)?;
+                let kl = if objective.surrogate.needs_old() {
+                    kl.f_mul(&out.ratio.f_detach()?)?
+                } else {
+                    kl
+                };
                 let term = objective.reduction.apply(&kl, &trained, totals, None)?;
                 loss = loss.f_add(&term.f_mul_scalar(self.beta())?)?;
             }

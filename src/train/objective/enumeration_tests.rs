@@ -10,7 +10,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::centering::{RatioWeight, centering_term};
-use super::{Correction, Surrogate, tensor};
+use super::{Correction, KlEstimator, Surrogate, tensor};
 use crate::train::testing::normal;
 
 const V: i64 = 4;
@@ -181,5 +181,31 @@ fn on_policy_every_family_has_the_same_gradient() {
     ] {
         let gradient = world.expected(&family(surrogate));
         assert!(size(&(gradient - &reference)) < 1e-14, "{surrogate:?}");
+    }
+}
+
+#[test]
+fn the_mean_gradient_of_the_kl_loss_is_that_of_the_divergence() {
+    // By enumeration over three tokens: p = softmax(z), every token weighed by its probability.
+    let logits = Tensor::from_slice(&[0.6f64.ln(), 0.3f64.ln(), 0.1f64.ln()]).set_requires_grad(true);
+    let reference = Tensor::from_slice(&[0.2f64.ln(), 0.3f64.ln(), 0.5f64.ln()]).reshape([1, 3]);
+    let mask = Tensor::ones([1, 3], CPU);
+    let mean_gradient = |of: &dyn Fn(&Tensor) -> Tensor| {
+        let current = logits.log_softmax(-1, Kind::Double).reshape([1, 3]);
+        let mean = (of(&current) * current.exp().detach()).sum(Kind::Double);
+        let gradient = Tensor::run_backward(&[mean], &[&logits], false, false).remove(0);
+        Vec::<f64>::try_from(gradient).unwrap()
+    };
+    let right = [0.360_129, -0.149_157, -0.210_972];
+    for estimator in [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3] {
+        let got = mean_gradient(&|current| estimator.straight_through(current, &reference, &mask).unwrap());
+        for (got, want) in got.iter().zip(right) {
+            assert!((got - want).abs() < 1e-3, "{estimator:?}: {got} {want}");
+        }
+    }
+    // Without it k3's is p - ref, the gradient of KL(ref, p).
+    let plain = mean_gradient(&|current| KlEstimator::K3.per_token(current, &reference, &mask).unwrap());
+    for (got, want) in plain.iter().zip([0.4, 0.0, -0.4]) {
+        assert!((got - want).abs() < 1e-9, "{got} {want}");
     }
 }

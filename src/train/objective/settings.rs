@@ -164,7 +164,9 @@ pub enum KlPlace {
     Reward,
 }
 
-/// The value model: a small head on the policy's hidden states, with its own optimizer.
+/// The value model: a small head on the policy's hidden states, with its own optimizer. Its features are scaled to a sum
+/// of absolute values of 1, so that one step of Adam moves a value by about the learning rate, in units of the reward,
+/// whatever the width of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriticSettings {
@@ -186,12 +188,12 @@ impl Default for CriticSettings {
     fn default() -> Self {
         Self {
             hidden: 0,
-            steps: 2,
+            steps: 1,
             warmup_steps: 0,
             lambda: 1.0,
             clip: Some(0.2),
             optimizer: OptimizerSettings {
-                learning_rate: 1e-3,
+                learning_rate: 2e-2,
                 ..OptimizerSettings::default()
             },
         }
@@ -326,7 +328,9 @@ impl ObjectiveSettings {
     pub fn needs_rollout_log_probs(&self) -> bool {
         (self.surrogate.needs_old() && self.old == OldPolicy::Rollout)
             || self.correction != Correction::None
-            || (self.kl.coefficient > 0.0 && self.kl.place == KlPlace::Advantage)
+            || (self.kl.coefficient > 0.0
+                && (self.kl.place == KlPlace::Advantage
+                    || (self.kl.place == KlPlace::Reward && self.old == OldPolicy::Rollout)))
     }
 
     /// Whether the reference policy must be run.

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use crate::domain::TopKToken;
+use crate::domain::{Sampler, TopKToken};
 
 /// How to sample.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +49,21 @@ impl Sampling {
     /// The temperature that recorded log-probabilities refer to: with greedy sampling the model's own distribution.
     pub(crate) fn recorded_temperature(&self) -> f32 {
         if self.temperature > 0.0 { self.temperature } else { 1.0 }
+    }
+
+    /// What is recorded of it. `constrained` says that a grammar or schema takes part.
+    pub(crate) fn recorded(&self, constrained: bool) -> Sampler {
+        Sampler {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            biased_tokens: u32::try_from(self.logit_bias.len()).unwrap_or(u32::MAX),
+            constrained,
+        }
     }
 
     fn penalises(&self) -> bool {

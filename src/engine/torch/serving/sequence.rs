@@ -117,6 +117,7 @@ impl Sequence {
             prompt_token_ids: goal.prompt.to_vec(),
             temperature: sampling.recorded_temperature(),
             top_k: (goal.capture_top > 0).then(Vec::new),
+            sampler: Some(sampling.recorded(constraint.is_some())),
             ..TokenCapture::default()
         };
         Self {

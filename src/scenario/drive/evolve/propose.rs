@@ -199,10 +199,10 @@ impl Driver {
     /// What a proposer learns from.
     async fn lessons(&self, job: &Job, manifest: &Manifest) -> Result<(Vec<Trace>, Vec<Past>), LoopError> {
         let (experience, scenario) = (self.experience().clone(), job.scenario.clone());
-        let (spec, train) = (self.inner.recipe.processor.clone(), manifest.train.clone());
+        let (recipe, train) = (self.inner.recipe.clone(), manifest.train.clone());
         let (memory, batch) = (self.inner.recipe.evolution.memory, job.batch.to_string());
         self.blocking(move || {
-            let mut traces = traces::traces(&experience, &scenario, &spec, &train)?;
+            let mut traces = traces::traces(&experience, &scenario, &recipe, &train)?;
             for trace in &mut traces {
                 // A credential that went over the wire must not come back in a tree.
                 for text in [&mut trace.conversation, &mut trace.answer] {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::domain::ScenarioName;
 use crate::experience::{Attempt, Experience};
 use crate::harness::evolve::{Past, Trace, clipped};
-use crate::recipe::ProcessorSpec;
+use crate::recipe::Recipe;
 use crate::scenario::LoopError;
 use crate::scenario::drive::samples;
 use crate::scenario::processor::Sample;
@@ -19,12 +19,12 @@ const CONVERSATION: usize = 20_000;
 pub(super) fn traces(
     experience: &Experience,
     scenario: &ScenarioName,
-    spec: &ProcessorSpec,
+    recipe: &Recipe,
     batch: &[Sample],
 ) -> Result<Vec<Trace>, LoopError> {
     let mut traces = Vec::with_capacity(batch.len());
     for sample in batch {
-        let Ok(loaded) = samples::load(experience, scenario, spec, sample)? else {
+        let Ok(loaded) = samples::load(experience, scenario, recipe, sample)? else {
             continue;
         };
         let Some(last) = loaded.turns.last() else { continue };
