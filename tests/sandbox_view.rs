@@ -466,6 +466,7 @@ async fn node_of_a_version_manager_runs_what_is_installed_with_it() {
         for name in [
             "bin/node",
             "bin/npm",
+            "bin/pi",
             "lib/node_modules/npm/bin/npm-cli.js",
             "lib/node_modules/pi/cli.js",
         ] {
@@ -473,6 +474,37 @@ async fn node_of_a_version_manager_runs_what_is_installed_with_it() {
         }
         assert_eq!(files, expected, "as nobody: {nobody}");
     }
+}
+
+/// Python as it is here, of the system or of a version manager.
+#[tokio::test]
+async fn a_python_agent_runs_in_its_environment() {
+    let machine = Machine::new();
+    let environment = machine.at("home/.local/share/agent");
+    let made = Command::new("python3")
+        .args(["-m", "venv", "--without-pip"])
+        .arg(&environment)
+        .output();
+    if !made.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: python3 makes no virtual environments here");
+        return;
+    }
+    let packages: Vec<PathBuf> = std::fs::read_dir(environment.join("lib"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join("site-packages"))
+        .collect();
+    std::fs::write(packages[0].join("agent_package.py"), "NAME = 'of the environment'\n").unwrap();
+    let script = format!(
+        "#!{}/bin/python\nimport json, hashlib, agent_package\n\
+         print('== python', agent_package.NAME, json.dumps(1), hashlib.sha256(b'').hexdigest()[:4], sep='\\n')\nprint('== over')\n",
+        environment.display()
+    );
+    machine.file("home/.local/share/agent/bin/agent", &script, 0o755);
+    let program = machine.link("home/.local/bin/agent", "../share/agent/bin/agent");
+    let Some(said) = Look::new(&machine, false).at(&program).await else {
+        return;
+    };
+    assert_eq!(said["python"], ["of the environment", "1", "e3b0"], "{said:?}");
 }
 
 /// A directory below `/opt`, which every agent sees.

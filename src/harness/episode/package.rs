@@ -4,11 +4,13 @@
 //! those parts. A program that came in none is shown alone.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::private::{Private, is_of_the_system};
 use crate::sys::regular;
 
+/// How many links stand behind each other at most, as for the kernel.
+const MAX_LINKS: usize = 40;
 /// How many interpreters stand behind each other at most.
 const MAX_INTERPRETERS: usize = 4;
 /// Where every sandbox looks for programs.
@@ -83,11 +85,11 @@ impl<'a> Collector<'a> {
     fn at_depth(&mut self, file: &Path, depth: usize) {
         let real = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
         // A link is made again inside, and leads to what is shown before it.
-        for place in [&real, file] {
-            for part in self.package(place) {
+        for place in std::iter::once(real.clone()).chain(steps(file)) {
+            for part in self.package(&place) {
                 self.show(part);
             }
-            self.show(place.to_path_buf());
+            self.show(place);
         }
         if depth < MAX_INTERPRETERS
             && let Some(interpreter) = Interpreter::of(&real, self.search)
@@ -157,6 +159,22 @@ impl<'a> Collector<'a> {
         let private = self.private.holds_private(&real) || self.private.is_dot_directory(&real);
         (!private).then_some(real)
     }
+}
+
+/// A program and what it leads to by links, the last first: each as it is named, and where that really is.
+fn steps(program: &Path) -> Vec<PathBuf> {
+    let mut steps = Vec::new();
+    let mut at = program.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        let plain = !at.components().any(|part| part == Component::ParentDir);
+        let real = at.parent().and_then(|dir| dir.canonicalize().ok()).zip(at.file_name());
+        steps.extend(plain.then(|| at.clone()));
+        steps.extend(real.map(|(dir, name)| dir.join(name)));
+        let Ok(to) = at.read_link() else { break };
+        at = at.parent().map_or_else(|| to.clone(), |dir| dir.join(&to));
+    }
+    steps.reverse();
+    steps
 }
 
 /// What runs a script.
