@@ -20,6 +20,8 @@ use reef::recipe::{EvaluatorKind, GateSpec, SelectorKind, Spending};
 mod evolving;
 
 const TASKS: usize = 20;
+/// Decisions simulated for each row of the table; against a reference, a tenth of them.
+const STEPS: u64 = 1000;
 
 /// A candidate planted with a known effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -360,7 +362,7 @@ fn rows() -> Vec<(String, Step, u64)> {
             ("breaks a protected task", Planted::BreaksProtected),
             ("tampers with the score", Planted::Tampering),
         ] {
-            rows.push((format!("{},{name}", selector.as_str()), step(selector, planted), 2000));
+            rows.push((format!("{},{name}", selector.as_str()), step(selector, planted), STEPS));
         }
     }
     let trouble = Trouble::default();
@@ -445,7 +447,7 @@ fn rows() -> Vec<(String, Step, u64)> {
         rows.push((
             format!("paired,{name}"),
             step(SelectorKind::Paired, planted).with(trouble),
-            2000,
+            STEPS,
         ));
     }
     for protected in [1, 3, 5] {
@@ -453,13 +455,13 @@ fn rows() -> Vec<(String, Step, u64)> {
             protected,
             ..step(SelectorKind::Paired, Planted::Identical)
         };
-        rows.push((format!("paired,identical; {protected} protected tasks"), step, 2000));
+        rows.push((format!("paired,identical; {protected} protected tasks"), step, STEPS));
     }
     let few = Step {
         tasks: 5,
         ..step(SelectorKind::Paired, Planted::Identical)
     };
-    rows.push(("paired,identical; 5 tasks of 60 repetitions".to_owned(), few, 2000));
+    rows.push(("paired,identical; 5 tasks of 60 repetitions".to_owned(), few, STEPS));
     for tasks in [5, 10, 20, 56, 100] {
         for (name, deviation, greedy) in [("sampled", 0.1, false), ("greedy", 0.2, true)] {
             let step = Step {
@@ -468,7 +470,7 @@ fn rows() -> Vec<(String, Step, u64)> {
             };
             let name =
                 format!("paired,no better elsewhere; {tasks} tasks; {name}; deviation {deviation} between tasks");
-            rows.push((name, step.with(Trouble { greedy, ..trouble }), 1000));
+            rows.push((name, step.with(Trouble { greedy, ..trouble }), STEPS));
         }
     }
     for runs in [600, 1500, 3000] {
@@ -480,7 +482,7 @@ fn rows() -> Vec<(String, Step, u64)> {
             rows.push((
                 format!("reference of {runs},{name}"),
                 Step::new(against_a_reference(runs), planted),
-                300,
+                STEPS / 10,
             ));
         }
     }

@@ -15,6 +15,7 @@ use crate::cli::context::Store;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
 use crate::domain::{Outcome, ScenarioName};
+use crate::experience::Experience;
 use crate::recipe::TrainerKind;
 use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
 use crate::sys::clock;
@@ -165,8 +166,9 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
             // A scenario that only ever recorded has no chain yet.
             publisher.create(name, mode, None).await?;
         }
+        let experience = publisher.experience().clone();
         let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
-        drive(context, &driver, &leases, &args).await
+        drive(context, &driver, &experience, &leases, &args).await
     })?;
     if let Some(path) = report {
         match pages::training(context, &path, &wanted) {
@@ -179,7 +181,13 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
     Ok(exit)
 }
 
-async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &TrainArgs) -> Result<Exit, CliError> {
+async fn drive(
+    context: &Context,
+    driver: &Driver,
+    experience: &Experience,
+    leases: &[Lease],
+    args: &TrainArgs,
+) -> Result<Exit, CliError> {
     let mut tally = Tally::default();
     let cancel = CancellationToken::new();
     let ask = if args.now { Ask::Now } else { Ask::Automatic };
@@ -242,14 +250,43 @@ async fn drive(context: &Context, driver: &Driver, leases: &[Lease], args: &Trai
             None if args.watch => tokio::time::sleep(LOOK).await,
             None => {
                 if tally.steps == 0 {
-                    context
-                        .output()
-                        .note("nothing to train: no batch is complete (--now takes what is there)");
+                    context.output().note(if args.now {
+                        "nothing to train: no complete sample waits"
+                    } else {
+                        "nothing to train: no batch is complete (--now takes what is there)"
+                    });
+                    left_out(context, experience, leases, &mut idle)?;
                 }
                 return tally.told(context, &idle);
             }
         }
     }
+}
+
+/// Says why records do not train, by reason: the usual cause of an empty batch.
+fn left_out(
+    context: &Context,
+    experience: &Experience,
+    leases: &[Lease],
+    blocked: &mut Vec<Value>,
+) -> Result<(), CliError> {
+    let facts = experience.loop_facts()?;
+    for lease in leases {
+        let Some(excluded) = facts.get(lease.scenario()).map(|facts| &facts.excluded) else {
+            continue;
+        };
+        if excluded.is_empty() {
+            continue;
+        }
+        let words: Vec<String> = excluded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+        context.output().note(&format!(
+            "{}: records excluded from training: {} (reasons: docs/design/loop.md)",
+            lease.scenario(),
+            words.join(", ")
+        ));
+        blocked.push(json!({"scenario": lease.scenario(), "excluded": excluded}));
+    }
+    Ok(())
 }
 
 /// One turn, with its progress shown.
