@@ -14,6 +14,8 @@ mod common;
 mod durability;
 #[path = "gateway/errors.rs"]
 mod errors;
+#[path = "gateway/evaluation.rs"]
+mod evaluation;
 #[path = "gateway/failures.rs"]
 mod failures;
 #[path = "gateway/odd.rs"]

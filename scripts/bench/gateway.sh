@@ -30,7 +30,7 @@ CARGO_TARGET_DIR=target/bench-tools cargo build -q --release --manifest-path scr
 mock=target/bench-tools/release/mock load=target/bench-tools/release/load
 
 pids=()
-cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; }
+cleanup() { for pid in "${pids[@]}"; do kill -- "$pid" 2>/dev/null || true; done; }
 trap cleanup EXIT
 
 # A mock with these options; its address goes to $address.
@@ -96,28 +96,29 @@ for share in p50 p99; do
   row "added at 1,000 requests/s, $share" "$(milli "$added")" "<= $([ $share = p50 ] && echo 1 || echo 5) ms"
 done
 
-if [ "$python" = yes ] && command -v python3 >/dev/null; then
-  echo "upstream's reef-infra on the same work"
-  venv=target/bench-venv
-  [ -x "$venv/bin/reef" ] || { python3 -m venv "$venv" && "$venv/bin/pip" install -q reef-infra; }
+# Upstream's newest needs Python 3.12; PYTHON names another one.
+upstream_python=
+for candidate in ${PYTHON:-python3.13 python3.12 python3}; do
+  if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then upstream_python=$candidate; break; fi
+done
+if [ "$python" = yes ] && [ -z "$upstream_python" ]; then
+  echo "upstream's reef-infra is left out: it needs Python 3.12 or newer (PYTHON=… names one)"
+elif [ "$python" = yes ]; then
+  infra_version=0.1.3
+  venv=target/bench-venv-$infra_version
+  [ -x "$venv/bin/reef" ] || { "$upstream_python" -m venv "$venv" && "$venv/bin/pip" install -q "reef-infra==$infra_version"; }
+  echo "upstream's reef-infra $infra_version under $("$venv/bin/python" --version) on the same work"
   dir="$out/reef-infra"; mkdir -p "$dir"
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-  cat >"$dir/serve.yaml" <<YAML
-reef:
-  recipe: recipe
-  host: 127.0.0.1
-  port: $port
-  upstream_url: http://$mock_address
-  upstream_model: mock
-  agent_record_dir: records
-YAML
-  venv_python=$(realpath -s "$venv/bin/python")
-  (cd "$dir" && REEF_CONFIG=$PWD/serve.yaml exec "$venv_python" -m reef.service) >"$dir/log" 2>&1 &
-  infra=$!; pids+=("$infra")
-  until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 "$infra" || { cat "$dir/log" >&2; exit 1; }; sleep 0.2; done
+  venv_reef=$(realpath -s "$venv/bin/reef")
+  # Its command starts processes of its own, which end with their group.
+  (cd "$dir" && exec setsid "$venv_reef" serve --inference.upstream-url "http://$mock_address" \
+    --inference.upstream-model mock --reef.port "$port") >"$dir/log" 2>&1 &
+  infra=$!; pids+=("-$infra")
+  until curl -sf "http://127.0.0.1:$port/healthz" >/dev/null; do kill -0 "$infra" || { cat "$dir/log" >&2; exit 1; }; sleep 0.2; done
   "$load" --target "127.0.0.1:$port" --seconds "$seconds" >"$out/infra-64"
   "$load" --target "127.0.0.1:$port" --connections 1 --seconds "$seconds" >"$out/infra-1"
-  kill "$infra"; wait "$infra" 2>/dev/null || true
+  kill -- "-$infra"; wait "$infra" 2>/dev/null || true
   row "reef-infra, 64 connections, requests/s" "$(figure "$out/infra-64" per_second)" "-"
   row "reef-infra, one connection, p50" "$(milli "$(figure "$out/infra-1" latency_us p50)")" "-"
   row "times reef-infra" "$(over "$(figure "$out/reef-64" per_second)" "$(figure "$out/infra-64" per_second)")x" ">= 12x, aim 20x"

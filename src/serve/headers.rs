@@ -13,9 +13,9 @@ use crate::engine::strip_hop_by_hop;
 pub(super) const SCENARIO: HeaderName = HeaderName::from_static("x-reef-scenario");
 pub(super) const RECEIPT: HeaderName = HeaderName::from_static("x-reef-agent-record-id");
 pub(super) const RECORDED: HeaderName = HeaderName::from_static("x-reef-recorded");
-const RECORD: HeaderName = HeaderName::from_static("x-reef-record");
+pub(super) const RECORD: HeaderName = HeaderName::from_static("x-reef-record");
 const STREAM_RECEIPT: HeaderName = HeaderName::from_static("x-reef-stream-receipt");
-const RELEASE: HeaderName = HeaderName::from_static("x-reef-release-id");
+pub(super) const RELEASE: HeaderName = HeaderName::from_static("x-reef-release-id");
 const OURS: &str = "x-reef-";
 const TAG: &str = "x-reef-tag-";
 

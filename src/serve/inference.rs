@@ -24,7 +24,7 @@ use super::reply::ReplyBody;
 use super::sniff::{self, Shape, Told};
 use super::state::State;
 use super::stream::StreamBody;
-use crate::domain::Route;
+use crate::domain::{Route, ScenarioName};
 use crate::engine::sse::{Answer, answer_of_body};
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
 use crate::experience::{InterruptionReason, StoreError};
@@ -41,6 +41,36 @@ pub(super) async fn infer(
     route: Route,
     request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
+    let on_missing = if state.options.implicit_scenarios {
+        OnMissing::Create
+    } else {
+        OnMissing::Refuse
+    };
+    infer_in(state, route, request, on_missing).await
+}
+
+/// Serves a request of an evaluation: the path names a scenario that exists, and nothing is recorded.
+pub(super) async fn evaluate(
+    state: &Arc<State>,
+    route: Route,
+    scenario: &ScenarioName,
+    mut request: Request<&mut Incoming>,
+) -> Result<Response<ReplyBody>, ApiError> {
+    let headers = request.headers_mut();
+    let name = HeaderValue::from_str(scenario.as_str())
+        .map_err(|_| ApiError::bad_request("invalid_request", "the name of the scenario cannot be sent in a header"))?;
+    headers.insert(headers::SCENARIO, name);
+    headers.insert(headers::RECORD, HeaderValue::from_static("false"));
+    headers.remove(headers::RELEASE);
+    infer_in(state, route, request, OnMissing::Refuse).await
+}
+
+async fn infer_in(
+    state: &Arc<State>,
+    route: Route,
+    request: Request<&mut Incoming>,
+    on_missing: OnMissing,
+) -> Result<Response<ReplyBody>, ApiError> {
     let clock = Stopwatch::start();
     let (mut parts, incoming) = request.into_parts();
     let instructions = Instructions::read(&parts.headers)?;
@@ -53,11 +83,6 @@ pub(super) async fn infer(
             }
         })?;
     let (outline, plain) = read_body(&parts.headers, &body, state.options.max_body_bytes)?;
-    let on_missing = if state.options.implicit_scenarios {
-        OnMissing::Create
-    } else {
-        OnMissing::Refuse
-    };
     let scenario = state
         .directory
         .resolve(&instructions.scenario, on_missing, instructions.release.as_ref())

@@ -21,6 +21,7 @@ use crate::sys::task;
 /// Answers one request; every error becomes a response in the dialect of its route.
 pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Response<ReplyBody> {
     let route = Route::from_path(request.uri().path());
+    let evaluated = evaluated(request.uri().path());
     let (parts, mut body) = request.into_parts();
     // A client that waits to be asked for the body has sent none.
     let sent = !parts.headers.contains_key(EXPECT);
@@ -39,7 +40,7 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
             message = error.message,
             "refused"
         );
-        error.response(route.map(Route::dialect))
+        error.response(route.or(evaluated).map(Route::dialect))
     });
     if let Some(origin) = origin {
         cors::allow(response.headers_mut(), origin);
@@ -98,6 +99,9 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
     let get = matches!(method, Method::GET | Method::HEAD);
     let post = method == Method::POST;
     let parts: Vec<&str> = path.split('/').skip(1).collect();
+    if let (true, Some(route), ["reef", "scenarios", name, ..]) = (post, evaluated(path), parts.as_slice()) {
+        return inference::evaluate(state, route, &scenario(name)?, request).await;
+    }
     match parts.as_slice() {
         [] | [""] if get => Ok(json(
             StatusCode::OK,
@@ -156,6 +160,12 @@ fn unknown(method: &Method, parts: &[&str], path: &str) -> Result<Response<Reply
     }
 }
 
+/// The route that an evaluation asks: what stands after `/reef/scenarios/NAME/evaluation`.
+fn evaluated(path: &str) -> Option<Route> {
+    let (_, below) = path.strip_prefix("/reef/scenarios/")?.split_once('/')?;
+    Route::from_path(below.strip_prefix("evaluation")?)
+}
+
 /// The methods a known path takes.
 fn methods(parts: &[&str]) -> &'static [&'static str] {
     match parts {
@@ -163,6 +173,11 @@ fn methods(parts: &[&str]) -> &'static [&'static str] {
         ["reef", "report" | "records" | "train"]
         | ["reef", "records", "batch"]
         | ["reef", "scenarios", _, "update" | "promote" | "reject" | "rollback"] => &["POST"],
+        ["reef", "scenarios", _, "evaluation", "v1", below @ ..]
+            if Route::from_path(&format!("/v1/{}", below.join("/"))).is_some() =>
+        {
+            &["POST"]
+        }
         ["reef", "scenarios"] => &["GET", "POST"],
         ["reef", "scenarios", _] => &["DELETE"],
         ["reef", "harness", below @ ..] => harness::methods(below),

@@ -135,6 +135,20 @@ fn what_a_flag_says_is_told_by_the_flag() {
         &[&upstream[..], &["--port", "0"]].concat(),
     );
     assert!(said.contains("serve.yaml:2: reef.port: expected an integer"), "{said}");
+    // The recipe's own flag is the setting.
+    let recipe = [
+        "serve",
+        "--print-config",
+        "--recipe",
+        "reefine",
+        "--upstream-url",
+        "http://127.0.0.1:9",
+    ];
+    let (out, _) = expect(&run(dir.path(), &recipe), 0);
+    assert!(
+        out.contains("recipe.implementation") && out.contains("command line --recipe"),
+        "{out}"
+    );
     // A model of a known provider at another address is no contradiction.
     let shown = [
         "serve",

@@ -62,6 +62,9 @@ pub(crate) struct ServeArgs {
         conflicts_with = "upstream_model"
     )]
     model: Option<String>,
+    /// The recipe to learn by: a built-in one, or the path of a recipe.toml
+    #[arg(long, value_name = "RECIPE")]
+    recipe: Option<String>,
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
@@ -309,6 +312,7 @@ fn flags(context: &Context, args: &ServeArgs) -> Result<Vec<Override>, CliError>
             Some(key.to_owned()),
         );
     }
+    set("--recipe", "recipe.implementation", args.recipe.clone());
     set("--host", "reef.host", args.host.clone());
     set("--port", "reef.port", args.port.map(|port| port.to_string()));
     set(
