@@ -189,6 +189,7 @@ mod tests {
     use crate::domain::TrainingMode;
     use crate::recipe::{ProcessorKind, SelectorKind, SurfaceKind, TrainerKind};
 
+    #[allow(clippy::needless_pass_by_value, reason = "it reads best at the call")]
     fn resolve(reference: &str, settings: Json) -> Result<Recipe, ConfigError> {
         let settings = Node::from_json(&settings, &Source::CommandLine("--x".into()));
         Recipe::resolve(reference, &settings, Path::new("/nonexistent"))
