@@ -31,6 +31,8 @@ mod refs;
 mod remote;
 #[path = "release/rig.rs"]
 mod rig;
+#[path = "release/room.rs"]
+mod room;
 #[path = "release/service.rs"]
 mod service;
 #[path = "release/upkeep.rs"]

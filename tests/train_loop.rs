@@ -446,3 +446,95 @@ fn kills_at_random_moments_lose_nothing_and_train_nothing_twice() {
     assert!([0, 3].contains(&run.code), "{}", run.stderr);
     rig.check_whole(reports as usize);
 }
+
+/// The trainer with training state of 300 KB that differs from step to step. It notes what was given to it, and what the
+/// large files took at that moment.
+fn trainer_with_state() -> String {
+    format!(
+        r#"{}
+mkdir "$out/training"
+{{ cat "$batch"; head -c 300000 /dev/zero; }} > "$out/training/optimizer.safetensors"
+echo "{{}}" > "$out/training/step.json"
+du -sk "$REEF_FILES/artifacts.git/lfs" | cut -f1 >> sizes
+field parent_state > state
+[ -z "$parent" ] || ls "$parent" > files
+echo '{{"event":"done","metrics":{{"loss":0.5,"tokens":10}}}}'
+"#,
+        TRAINER.replace("echo '{\"event\":\"done\"", "true '{\"event\":\"done\"")
+    )
+}
+
+/// Nobody configured anything, and nobody runs a collection: the loop itself keeps within its bounds.
+#[test]
+fn a_loop_does_not_fill_the_disk() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", &trainer_with_state())]);
+    for n in 0..40 {
+        rig.graded(n, Some(1.0));
+    }
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    rig.check_whole(40);
+    let sizes = std::fs::read_to_string(rig.path("sizes")).unwrap();
+    let sizes: Vec<u64> = sizes.lines().map(|line| line.parse().unwrap()).collect();
+    let peak = *sizes.iter().max().unwrap();
+    // Forty states would be 12 MB. Three are kept; eight are made before the next thinning, and a few while it goes on.
+    assert!(peak < 5_500, "{sizes:?}");
+    let publisher = rig.publisher();
+    let repository = publisher.repository();
+    let chain = repository.chain(&rig.head(), None, 100).unwrap();
+    let whole: Vec<usize> = (0..chain.len())
+        .filter(|age| repository.missing_object(&chain[*age].release_id).unwrap().is_none())
+        .collect();
+    // The last one is the creation, which has no files.
+    assert_eq!(whole, [&(0..=16).collect::<Vec<_>>()[..], &[24, 40]].concat());
+
+    // Going on from where the training state is gone: it serves, and it is said.
+    let old = chain[10].release_id.clone();
+    let rolled = publisher.clone();
+    let (scenario, target) = (rig.scenario.clone(), old);
+    rig::block_on(async move { rolled.rollback(&scenario, &target, None, None).await.unwrap() });
+    rig.graded(40, Some(1.0));
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let fresh = &run.events("fresh_state")[0];
+    assert_eq!((&fresh["thinned"], &fresh["scenario"]), (&json!(true), &json!("s")));
+    assert_eq!(run.events("step")[0]["metrics"]["fresh_training_state"], "thinned");
+    let read = |name: &str| std::fs::read_to_string(rig.path(name)).unwrap();
+    assert_eq!(read("state"), "thinned");
+    assert!(!read("files").contains("training") && read("files").contains("adapter_model.safetensors"));
+    // The step after that has its state again.
+    rig.graded(41, Some(1.0));
+    let run = rig.train(&["--json"]);
+    assert_eq!((run.code, run.events("fresh_state").len()), (0, 0), "{}", run.stderr);
+    assert_eq!(read("state"), "whole");
+}
+
+#[test]
+fn without_room_no_step_begins_and_the_reason_is_told() {
+    let rig = Rig::new(&recipe("always", "none", ""), &[("train.sh", &trainer_with_state())]);
+    rig.graded(0, Some(1.0));
+    let full = rig.train(&["--json", "--storage.min-free", "8000TiB"]);
+    assert_eq!(full.code, 3, "{}", full.stderr);
+    let reason = full.events("ended")[0]["blocked"][0]["reason"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(reason.contains("is free on the disk (storage.min-free)"), "{reason}");
+    // Room for the first one, and not for what must be kept of it.
+    let run = rig.train(&["--json", "--release.retention-max-bytes", "100KB"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    rig.graded(1, Some(1.0));
+    let over = rig.train(&["--json", "--release.retention-max-bytes", "100KB"]);
+    assert_eq!(over.code, 3, "{}", over.stderr);
+    let reason = over.events("ended")[0]["blocked"][0]["reason"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        reason.contains("releases that must stay take") && reason.contains("retention-max-bytes"),
+        "{reason}"
+    );
+    let run = rig.train(&["--json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    rig.check_whole(2);
+}

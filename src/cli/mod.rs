@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod cmd;
 mod context;
+mod disk;
 #[cfg(test)]
 mod documented;
 mod dotted;

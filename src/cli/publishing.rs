@@ -1,8 +1,11 @@
 //! How the release chain speaks to the command line: where its files are, and how its failures exit.
 
-use crate::config::Settings;
-use crate::release::{ReleaseError, Remote, Repository, RepositoryOptions, Trouble};
-use crate::scenario::{BaseSeed, PublishError, Publisher};
+use std::time::Duration;
+
+use crate::config::{OlderReleases, Settings};
+use crate::harness::client::Home;
+use crate::release::{Keep, Older, ReleaseError, Remote, Repository, RepositoryOptions, Trouble};
+use crate::scenario::{BaseSeed, PublishError, Publisher, Room};
 
 use super::context::{Store, read_only};
 use super::error::disk_step;
@@ -104,6 +107,28 @@ pub(crate) fn check(settings: &Settings) -> Result<Option<String>, CliError> {
     Ok(mirror.map(|remote| format!("pushed to {}", remote.shown())))
 }
 
+/// How much room releases may take, as configured.
+pub(crate) fn room(context: &Context, settings: &Settings) -> Room {
+    let release = &settings.release;
+    let count = |n: u32| (n > 0).then_some(n as usize);
+    Room {
+        keep: Keep {
+            contents: count(release.retention),
+            older: match release.retention_older {
+                OlderReleases::Doubling => Older::Doubling,
+                OlderReleases::Daily => Older::Daily,
+                OlderReleases::Nothing => Older::Nothing,
+            },
+            states: count(release.retention_states),
+            max_bytes: Some(release.retention_max_bytes.0),
+        },
+        grace: Duration::try_from_secs_f64(release.gc_grace_h * 3600.0).unwrap_or(Duration::MAX),
+        min_free: settings.storage.min_free.0,
+        // Without a home nothing is installed.
+        home: Home::new(context.env("HOME"), context.env("XDG_DATA_HOME")).ok(),
+    }
+}
+
 /// What new scenarios begin with, as configured.
 pub(crate) fn base_seed(settings: &Settings) -> BaseSeed {
     match &settings.release.base {
@@ -132,7 +157,13 @@ impl From<ReleaseError> for CliError {
             | ReleaseError::BadContent { .. }
             | ReleaseError::Unreadable { .. }
             | ReleaseError::Program { .. }
-            | ReleaseError::NotRestorable { .. } => (Exit::Usage, None),
+            | ReleaseError::FileGone { .. } => (Exit::Usage, None),
+            ReleaseError::NotRestorable { .. } => (
+                Exit::Usage,
+                Some(
+                    "reef release list shows which are whole; release.retention and reef release pin say what stays so",
+                ),
+            ),
             ReleaseError::Damaged { .. } => (
                 Exit::Store,
                 Some("reef release verify names everything that is damaged"),

@@ -304,6 +304,7 @@ impl Experience {
                 ReleasesWhere::Any => "SELECT DISTINCT release_id FROM release",
                 ReleasesWhere::Decided => "SELECT release_id FROM release WHERE state IN ('promoted', 'rejected')",
                 ReleasesWhere::Unrestorable => "SELECT release_id FROM release WHERE restorable = 0",
+                ReleasesWhere::InProgress => "SELECT base FROM job WHERE ended_us IS NULL",
                 ReleasesWhere::Rejected => "SELECT release_id FROM release WHERE state = 'rejected'",
                 ReleasesWhere::WasHeld => "SELECT release_id FROM step WHERE outcome = 'held'",
                 ReleasesWhere::Promoted => {
@@ -341,6 +342,8 @@ pub enum ReleasesWhere {
     Decided,
     /// Those whose content is gone.
     Unrestorable,
+    /// Those that a step in progress builds on.
+    InProgress,
     /// Those that a promote put in service.
     Promoted,
     /// Held ones a person has refused.

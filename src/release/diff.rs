@@ -133,7 +133,7 @@ impl Repository {
             Blob::Plain(bytes) => Box::new(Cursor::new(bytes)),
             Blob::Large(pointer) => {
                 let path = self.lfs.path(&pointer.oid);
-                Box::new(File::open(&path).map_err(|_| super::materialise::missing(release, entry))?)
+                Box::new(File::open(&path).map_err(|_| self.absent(release, &entry.path, &pointer))?)
             }
         })
     }

@@ -1,9 +1,11 @@
 //! Why something about a release did not work.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::domain::{ReleaseId, ScenarioName};
+use crate::sys::format;
 
 /// A failure of the release chain. It is rendered once, at the edge.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +42,21 @@ pub enum ReleaseError {
         /// What was written.
         prefix: String,
     },
-    /// Its content is gone by retention, or was never saved.
-    #[error("release {release} cannot be restored: {reason}")]
+    /// Its content is not here.
+    #[error("release {release} cannot be restored: {missing}")]
     NotRestorable {
         /// The release.
         release: ReleaseId,
-        /// Why, and what would bring it back.
-        reason: String,
+        /// The first file of its content that is not here.
+        missing: Missing,
+    },
+    /// A file of it is not here.
+    #[error("a file of release {release} is not here: {missing}")]
+    FileGone {
+        /// The release.
+        release: ReleaseId,
+        /// The file.
+        missing: Missing,
     },
     /// A directory that cannot become an artifact.
     #[error("{} cannot be part of an artifact: {problem}", .path.display())]
@@ -137,6 +147,50 @@ pub enum ReleaseError {
         #[source]
         source: git2::Error,
     },
+}
+
+/// A large file that is not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The file.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Why it is not here.
+    pub why: Why,
+}
+
+/// Why a large file is not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// Retention took it.
+    Thinned,
+    /// It was never brought here, or it was lost.
+    NotHere,
+    /// A remote was asked for it, and does not have it.
+    NotThere {
+        /// The remote, without credentials.
+        remote: String,
+    },
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, size) = (&self.path, format::bytes(self.bytes));
+        match &self.why {
+            Why::Thinned => write!(
+                f,
+                "retention took its {path} ({size}); `reef release pull --objects all` brings it back from a remote that \
+                 has it"
+            ),
+            Why::NotHere => write!(
+                f,
+                "its {path} ({size}) was never brought here, or is lost; `reef release pull --objects all` brings it \
+                 from a remote that has it"
+            ),
+            Why::NotThere { remote } => write!(f, "{remote} does not have its {path} ({size})"),
+        }
+    }
 }
 
 /// What git, git-lfs, curl and ssh say when the other side does not answer, not now or not to us. Everything else they say is about

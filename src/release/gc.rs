@@ -1,16 +1,18 @@
-//! Taking back space: content that retention does not keep, objects nobody released, copies in the cache, and git's own
-//! housekeeping. History stays; what is pruned cannot be restored any more.
+//! Taking back space: content and training state that retention does not keep, objects nobody released, copies in the
+//! cache, and git's own housekeeping. History stays; what is pruned cannot be restored any more.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::error::io_at;
+use super::large::Large;
 use super::lock::{self, Share};
-use super::materialise::{Blob, blob};
+use super::retention::{Fate, Fates, Keep, Part};
 use super::{ReleaseError, Repository};
-use crate::domain::ReleaseId;
+use crate::domain::{ReleaseId, ScenarioName};
 use crate::sys::failpoint;
 
 /// How long the collector waits for publications under way, and a publication for the collector.
@@ -21,10 +23,14 @@ const TEMPORARY: Duration = Duration::from_secs(3600);
 /// What is kept.
 #[derive(Debug, Clone)]
 pub struct GcPolicy {
-    /// Releases of each chain whose content is kept beside the newest one; `None` keeps all.
-    pub keep: Option<usize>,
+    /// The rule.
+    pub keep: Keep,
     /// Held releases a person has decided on: their content may go.
     pub decided: HashSet<ReleaseId>,
+    /// Releases that something goes on from, such as a step in progress.
+    pub needed: HashSet<ReleaseId>,
+    /// Releases whose content is known to be gone; they are not read again.
+    pub gone: HashSet<ReleaseId>,
     /// Objects without a release are kept this long.
     pub grace: Duration,
 }
@@ -34,81 +40,216 @@ pub struct GcPolicy {
 pub struct GcPlan {
     /// Releases that lose content.
     pub pruned: Vec<ReleaseId>,
+    /// Releases that lose their training state alone.
+    pub stateless: Vec<ReleaseId>,
     /// Objects that go.
     pub objects: u64,
     /// Their size.
     pub bytes: u64,
     /// Temporary files and cached copies that go.
     pub copies: u64,
+    /// What there is.
+    pub usage: Usage,
+    /// Objects that releases lose.
+    going: HashSet<String>,
+    /// Objects that stay.
+    staying: HashSet<String>,
     files: Vec<PathBuf>,
     dirs: Vec<PathBuf>,
     /// Publications wait while the plan is carried out.
     _quiet: Option<File>,
 }
 
+/// What the large files of releases take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All objects now.
+    pub bytes: u64,
+    /// Those of what is kept.
+    pub kept_bytes: u64,
+    /// Those of what is kept whatever it takes.
+    pub pinned_bytes: u64,
+    /// Releases.
+    pub releases: u64,
+    /// Of them, those whose content is kept.
+    pub kept: u64,
+    /// Of those, the ones whose training state is kept.
+    pub with_state: u64,
+}
+
+struct Object {
+    path: PathBuf,
+    metadata: fs::Metadata,
+}
+
 impl Repository {
     /// Plans a collection. While the plan lives no publication can begin to write objects.
     pub fn plan_gc(&self, policy: &GcPolicy) -> Result<GcPlan, ReleaseError> {
+        if self.known.lock().is_empty() {
+            // Reading every release for the first time takes long; nobody has to wait for that.
+            self.survey(policy)?;
+        }
         let quiet = self.publication_lock(Share::Alone)?;
-        let mut kept = Needs::default();
-        let mut dropped: HashMap<ReleaseId, HashSet<String>> = HashMap::new();
-        let mut sort = |needs: &mut Needs, release: &ReleaseId, keep: bool| -> Result<(), ReleaseError> {
-            let (objects, content) = self.large_files(release)?;
-            if keep {
-                needs.objects.extend(objects);
-                needs.contents.insert(content);
-            } else {
-                dropped.insert(release.clone(), objects);
+        self.plan(policy, Some(quiet))
+    }
+
+    /// What a collection would do now, without keeping anybody waiting.
+    pub fn survey(&self, policy: &GcPolicy) -> Result<GcPlan, ReleaseError> {
+        self.plan(policy, None)
+    }
+
+    fn plan(&self, policy: &GcPolicy, quiet: Option<File>) -> Result<GcPlan, ReleaseError> {
+        let mut here = HashMap::new();
+        for_each_file(&self.lfs.objects(), &mut |path, metadata| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            here.insert(name, Object { path, metadata });
+        })?;
+        let mut fates = self.fates(policy, quiet.is_some())?;
+        let mut large: HashMap<ReleaseId, Arc<Large>> = HashMap::new();
+        for (release, fate) in &fates.0 {
+            // What is gone and stays gone needs nothing.
+            if fate.kept > Part::Nothing || !policy.gone.contains(release) {
+                large.insert(release.clone(), self.large(release)?);
             }
-            Ok(())
-        };
-        for (_, head) in self.scenarios()? {
-            for (n, commit) in self.chain(&head, None, usize::MAX)?.iter().enumerate() {
-                sort(&mut kept, &commit.release_id, policy.keep.is_none_or(|keep| n <= keep))?;
-            }
         }
-        for head in self.archived_heads()? {
-            for (n, commit) in self.chain(&head, None, usize::MAX)?.iter().enumerate() {
-                sort(&mut kept, &commit.release_id, policy.keep.is_none() || n == 0)?;
-            }
-        }
-        for release in self.kept()? {
-            let keep = policy.keep.is_none() || !policy.decided.contains(&release);
-            sort(&mut kept, &release, keep)?;
-        }
-        if let Some(base) = self.base()? {
-            sort(&mut kept, &base, true)?;
-        }
+        let (kept_bytes, pinned_bytes) = fates.fit(policy.keep.max_bytes, |release, part| {
+            let objects = large.get(release).into_iter().flat_map(|large| needs(large, part));
+            objects
+                .filter_map(|oid| Some((oid.as_str(), here.get(oid)?.metadata.len())))
+                .collect()
+        });
         let mut plan = GcPlan {
-            _quiet: Some(quiet),
+            usage: Usage {
+                bytes: here.values().map(|object| object.metadata.len()).sum(),
+                kept_bytes,
+                pinned_bytes,
+                releases: fates.0.len() as u64,
+                ..Usage::default()
+            },
+            _quiet: quiet,
             ..GcPlan::default()
         };
-        let mut going = HashSet::new();
-        for (release, objects) in dropped {
-            let lost: Vec<&String> = objects.iter().filter(|oid| !kept.objects.contains(*oid)).collect();
-            if lost.iter().any(|oid| self.lfs.path(oid).is_file()) {
-                plan.pruned.push(release);
+        let mut needed = HashSet::new();
+        for (release, large) in &large {
+            needed.extend(needs(large, fates.0[release].kept));
+        }
+        for (release, large) in &large {
+            let fate = &fates.0[release];
+            plan.usage.kept += u64::from(fate.kept >= Part::Content && !policy.gone.contains(release));
+            let has_state = large.state.iter().any(|file| here.contains_key(&file.pointer.oid));
+            plan.usage.with_state += u64::from(fate.kept == Part::Everything && has_state);
+            let loses = |files: &[super::large::LargeFile]| {
+                let objects = files.iter().map(|file| &file.pointer.oid);
+                objects
+                    .filter(|oid| !needed.contains(oid) && here.contains_key(*oid))
+                    .cloned()
+                    .collect::<Vec<String>>()
+            };
+            let (content, state) = (loses(&large.content), loses(&large.state));
+            if !content.is_empty() {
+                plan.pruned.push(release.clone());
+            } else if !state.is_empty() && fate.kept == Part::Content {
+                plan.stateless.push(release.clone());
             }
-            going.extend(lost.into_iter().cloned());
+            plan.going.extend(content.into_iter().chain(state));
         }
         plan.pruned.sort();
-        self.plan_objects(policy, &kept, &going, &mut plan)?;
-        self.plan_copies(policy, &kept, &mut plan);
+        plan.stateless.sort();
+        plan.staying = needed
+            .into_iter()
+            .filter(|oid| here.contains_key(*oid))
+            .cloned()
+            .collect();
+        self.plan_objects(policy, &here, &mut plan)?;
+        self.plan_copies(policy, &large, &fates, &mut plan);
         Ok(plan)
+    }
+
+    /// What becomes of every release that a ref reaches.
+    fn fates(&self, policy: &GcPolicy, sweep: bool) -> Result<Fates, ReleaseError> {
+        let mut fates = Fates::default();
+        let facts = |head: &ReleaseId| -> Result<Vec<(ReleaseId, i64)>, ReleaseError> {
+            let chain = self.chain(head, None, usize::MAX)?;
+            Ok(chain
+                .into_iter()
+                .map(|commit| (commit.release_id, commit.at_us))
+                .collect())
+        };
+        for (_, head) in self.scenarios()? {
+            fates.chain(&facts(&head)?, &policy.keep);
+        }
+        let whole = |part: Part| match policy.keep.states {
+            None => Part::Everything,
+            Some(_) => part,
+        };
+        for head in self.archived_heads()? {
+            for (age, (release, at_us)) in facts(&head)?.iter().enumerate() {
+                let kept = match policy.keep.contents {
+                    Some(_) if age > 0 => Part::Nothing,
+                    _ => whole(Part::Content),
+                };
+                fates.keep(release, *at_us, kept, Part::Nothing);
+            }
+        }
+        let mut waiting: HashMap<Option<ScenarioName>, Vec<(i64, ReleaseId)>> = HashMap::new();
+        for release in self.kept()? {
+            let commit = self.describe(&release)?;
+            if policy.decided.contains(&release) {
+                let kept = match policy.keep.contents {
+                    Some(_) => Part::Nothing,
+                    None => whole(Part::Content),
+                };
+                fates.keep(&release, commit.at_us, kept, Part::Nothing);
+            } else {
+                waiting
+                    .entry(commit.scenario)
+                    .or_default()
+                    .push((commit.at_us, release));
+            }
+        }
+        for of_one in waiting.values_mut() {
+            of_one.sort_by(|a, b| b.cmp(a));
+            for (n, (at_us, release)) in of_one.iter().enumerate() {
+                let kept = if policy.keep.states.is_none_or(|newest| n <= newest) {
+                    Part::Everything
+                } else {
+                    Part::Content
+                };
+                fates.keep(release, *at_us, kept, Part::Content);
+            }
+        }
+        let mut pinned: HashSet<ReleaseId> = self.held_by_processes(sweep)?;
+        pinned.extend(self.pinned()?);
+        pinned.extend(self.base()?);
+        pinned.extend(policy.needed.iter().cloned());
+        for release in pinned {
+            // One that is named and was never here, or is not any more, has nothing to keep.
+            if self.has(&release)? {
+                let at_us = self.describe(&release)?.at_us;
+                fates.keep(&release, at_us, Part::Everything, Part::Everything);
+            }
+        }
+        Ok(fates)
+    }
+
+    /// Notes durably what a plan takes from releases, before it is taken.
+    pub fn note_plan(&self, plan: &GcPlan) -> Result<(), ReleaseError> {
+        self.note_thinned(&plan.going, &plan.staying)
     }
 
     /// Deletes what a plan names. The releases it prunes must have been marked before.
     pub fn collect(&self, plan: &GcPlan) -> Result<(), ReleaseError> {
+        for dir in &plan.dirs {
+            if dir.exists() {
+                fs::remove_dir_all(dir).map_err(io_at("remove", dir))?;
+            }
+        }
         for path in &plan.files {
+            failpoint::hit("release::gc_each").map_err(io_at("remove", path))?;
             match fs::remove_file(path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(io_at("remove", path)(error)),
-            }
-        }
-        for dir in &plan.dirs {
-            if dir.exists() {
-                fs::remove_dir_all(dir).map_err(io_at("remove", dir))?;
             }
         }
         Ok(())
@@ -137,72 +278,73 @@ impl Repository {
         )
     }
 
-    /// The objects of a release's large files, and its name in the cache.
-    fn large_files(&self, release: &ReleaseId) -> Result<(HashSet<String>, String), ReleaseError> {
-        let manifest = self.manifest(release)?;
-        let git = self.git()?;
-        let tree = self.tree(&git, release)?;
-        let mut objects = HashSet::new();
-        for entry in &manifest.content.files {
-            if let Blob::Large(pointer) = blob(&tree, &git, release, entry)? {
-                objects.insert(pointer.oid);
-            }
-        }
-        Ok((objects, manifest.content_id.as_str().replace(':', "-")))
-    }
-
     fn plan_objects(
         &self,
         policy: &GcPolicy,
-        kept: &Needs,
-        going: &HashSet<String>,
+        here: &HashMap<String, Object>,
         plan: &mut GcPlan,
     ) -> Result<(), ReleaseError> {
-        for_each_file(&self.lfs.objects(), &mut |path, metadata| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let unneeded = !kept.objects.contains(name.as_ref());
-            if unneeded && (going.contains(name.as_ref()) || older(metadata, policy.grace)) {
+        let ledger = self.ledger()?;
+        for (oid, object) in here.iter().filter(|(oid, _)| !plan.staying.contains(*oid)) {
+            // One in the ledger was to go when a collection was cut short.
+            if plan.going.contains(oid) || ledger.thinned(oid) || older(&object.metadata, policy.grace) {
                 plan.objects += 1;
-                plan.bytes += metadata.len();
-                plan.files.push(path.to_path_buf());
+                plan.bytes += object.metadata.len();
+                plan.files.push(object.path.clone());
             }
-        })?;
+        }
         for_each_file(&self.path().join("lfs/tmp"), &mut |path, metadata| {
-            if older(metadata, TEMPORARY) {
+            if older(&metadata, TEMPORARY) {
                 plan.copies += 1;
-                plan.files.push(path.to_path_buf());
+                plan.files.push(path);
             }
         })
     }
 
-    /// Copies share their blocks with objects, so a copy of pruned content goes with it.
-    fn plan_copies(&self, policy: &GcPolicy, kept: &Needs, plan: &mut GcPlan) {
+    /// Copies share their blocks with objects, so a copy of pruned content goes with it, and the training state in it with
+    /// the objects of that.
+    fn plan_copies(&self, policy: &GcPolicy, large: &HashMap<ReleaseId, Arc<Large>>, fates: &Fates, plan: &mut GcPlan) {
+        let mut kept: HashMap<&str, (Part, &[String])> = HashMap::new();
+        for (release, large) in large {
+            let Fate { kept: part, .. } = fates.0[release];
+            let of_copy = kept.entry(&large.copy).or_insert((part, &large.state_dirs));
+            of_copy.0 = of_copy.0.max(part);
+        }
+        let lets_go = policy.keep.contents.is_some() || policy.keep.max_bytes.is_some();
         let Ok(entries) = fs::read_dir(self.cache()) else {
             return;
         };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Ok(metadata) = entry.metadata() else { continue };
-            let goes = if name.starts_with(".part-") {
-                older(&metadata, TEMPORARY)
+            if name.starts_with(".part-") {
+                if older(&metadata, TEMPORARY) {
+                    plan.dirs.push(entry.path());
+                }
             } else if name.starts_with("sha256-") {
-                !kept.contents.contains(&name) && (policy.keep.is_some() || older(&metadata, policy.grace))
-            } else {
-                false
-            };
-            if goes {
-                plan.copies += 1;
-                plan.dirs.push(entry.path());
+                match kept.get(name.as_str()) {
+                    Some((Part::Everything, _)) => {}
+                    Some((Part::Content, dirs)) => {
+                        let trimmed = dirs.iter().map(|dir| entry.path().join(dir));
+                        plan.dirs.extend(trimmed.filter(|dir| dir.is_dir()));
+                    }
+                    Some((Part::Nothing, _)) | None => {
+                        if lets_go || older(&metadata, policy.grace) {
+                            plan.dirs.push(entry.path());
+                        }
+                    }
+                }
             }
         }
+        plan.copies += plan.dirs.len() as u64;
     }
 }
 
-/// What kept releases need.
-#[derive(Default)]
-struct Needs {
-    objects: HashSet<String>,
-    contents: HashSet<String>,
+/// The objects of a part of a release.
+fn needs(large: &Large, part: Part) -> impl Iterator<Item = &String> {
+    let content = (part >= Part::Content).then_some(&large.content);
+    let state = (part == Part::Everything).then_some(&large.state);
+    content.into_iter().chain(state).flatten().map(|file| &file.pointer.oid)
 }
 
 fn older(metadata: &fs::Metadata, age: Duration) -> bool {
@@ -213,7 +355,7 @@ fn older(metadata: &fs::Metadata, age: Duration) -> bool {
         .is_some_and(|found| found >= age)
 }
 
-fn for_each_file(dir: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<(), ReleaseError> {
+fn for_each_file(dir: &Path, each: &mut dyn FnMut(PathBuf, fs::Metadata)) -> Result<(), ReleaseError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -222,11 +364,16 @@ fn for_each_file(dir: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata)) -> Resu
     for entry in entries {
         let entry = entry.map_err(io_at("read", dir))?;
         let path = entry.path();
-        let metadata = entry.metadata().map_err(io_at("read", &path))?;
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            // Another process was done with it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io_at("read", &path)(error)),
+        };
         if metadata.is_dir() {
             for_each_file(&path, each)?;
         } else {
-            each(&path, &metadata);
+            each(path, metadata);
         }
     }
     Ok(())

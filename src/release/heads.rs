@@ -21,6 +21,7 @@ const SCENARIOS: &str = "refs/reef/scenarios/";
 const RELEASES: &str = "refs/reef/releases/";
 const REJECTED: &str = "refs/reef/rejected/";
 const ARCHIVED: &str = "refs/reef/archived/";
+const PINNED: &str = "refs/reef/pinned/";
 pub(super) const BASE: &str = "refs/reef/base";
 /// Scenario names begin with a letter or digit, so this branch is free.
 const BASE_BRANCH: &str = "refs/heads/_base";
@@ -181,6 +182,27 @@ impl Repository {
     /// Notes that a person refused a held release, where a push carries it.
     pub fn mark_rejected(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
         self.name_once(REJECTED, release)
+    }
+
+    /// Keeps everything of a release from the collector, until [`Self::unpin`].
+    pub fn pin(&self, release: &ReleaseId) -> Result<(), ReleaseError> {
+        self.name_once(PINNED, release)
+    }
+
+    /// Leaves a release to the collector again; false when it was not pinned.
+    pub fn unpin(&self, release: &ReleaseId) -> Result<bool, ReleaseError> {
+        let _lock = self.lock()?;
+        let git = self.git()?;
+        let name = format!("{PINNED}{release}");
+        let was = read(&git, &name)?.is_some();
+        self.delete_ref(&git, &name)?;
+        Ok(was)
+    }
+
+    /// Releases that a person pinned.
+    pub fn pinned(&self) -> Result<Vec<ReleaseId>, ReleaseError> {
+        let found = self.refs(&format!("{PINNED}*"))?;
+        Ok(found.into_iter().map(|(_, id)| id).collect())
     }
 
     fn name_once(&self, space: &str, release: &ReleaseId) -> Result<(), ReleaseError> {

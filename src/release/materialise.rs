@@ -11,7 +11,7 @@ use super::error::{git_at, io_at};
 use super::inspect::Inspector;
 use super::lfs::{copy_hashing, hash_file};
 use super::pointer::Pointer;
-use super::{FileEntry, MANIFEST_NAME, Manifest, ReleaseError, Repository};
+use super::{FileEntry, MANIFEST_NAME, Manifest, ReleaseError, Repository, TrainingState};
 use crate::domain::ReleaseId;
 use crate::sys::{access, durable, random};
 
@@ -28,21 +28,34 @@ impl Repository {
     /// The release as a read-only directory, verified when it was made. Releases of equal content share it.
     pub fn materialise(&self, release: &ReleaseId) -> Result<PathBuf, ReleaseError> {
         let manifest = self.manifest(release)?;
-        let name = manifest.content_id.as_str().replace(':', "-");
-        let target = self.cache().join(name);
-        if target.is_dir() {
-            return Ok(target);
-        }
+        let target = self.cache().join(copy_name(&manifest));
+        let state = self.training_state(release)?;
+        let outdated = match (target.is_dir(), state) {
+            (false, _) => false,
+            // Its training state came back after the copy was made.
+            (true, TrainingState::Whole) if !has_state(&target, &manifest) => true,
+            (true, _) => return Ok(target),
+        };
         fs::create_dir_all(self.cache()).map_err(io_at("create", self.cache()))?;
         let part = self.cache().join(format!(".part-{}", random::hex_token()));
-        let result = self.write_tree(release, &manifest, &part, Large::Link).and_then(|()| {
-            match fs::rename(&part, &target) {
-                Ok(()) => durable::sync_dir(self.cache()).map_err(io_at("sync", self.cache())),
-                // Another process made the same directory.
-                Err(_) if target.is_dir() => Ok(()),
-                Err(error) => Err(io_at("create", &target)(error)),
-            }
-        });
+        let result = self
+            .write_tree(release, &manifest, &part, Large::Link, state)
+            .and_then(|()| {
+                if outdated {
+                    let away = self.cache().join(format!(".part-{}", random::hex_token()));
+                    // Another process may have been first; then there is nothing to put away, and what is there will do.
+                    if fs::rename(&target, &away).is_ok() {
+                        // What stays is removed by gc.
+                        let _stays = fs::remove_dir_all(&away);
+                    }
+                }
+                match fs::rename(&part, &target) {
+                    Ok(()) => durable::sync_dir(self.cache()).map_err(io_at("sync", self.cache())),
+                    // Another process made the same directory.
+                    Err(_) if target.is_dir() => Ok(()),
+                    Err(error) => Err(io_at("create", &target)(error)),
+                }
+            });
         if part.exists() {
             // The first error matters; gc removes what stays.
             let _left_over = fs::remove_dir_all(&part);
@@ -84,20 +97,23 @@ impl Repository {
         };
         access::make_given(parent).map_err(io_at("create", parent))?;
         let part = parent.join(format!(".reef-export-{}", random::hex_token()));
-        let result = self.write_tree(release, &manifest, &part, Large::Copy).and_then(|()| {
-            let text = manifest.to_text().map_err(|e| ReleaseError::Damaged {
-                release: release.to_string(),
-                problem: e.to_string(),
-            })?;
-            let path = part.join(MANIFEST_NAME);
-            durable::write(&path, text.as_bytes()).map_err(io_at("write", &path))?;
-            access::hand_over(&part).map_err(io_at("write", &part))?;
-            if exists {
-                move_entries(&part, target)
-            } else {
-                fs::rename(&part, target).map_err(io_at("create", target))
-            }
-        });
+        let state = self.training_state(release)?;
+        let result = self
+            .write_tree(release, &manifest, &part, Large::Copy, state)
+            .and_then(|()| {
+                let text = manifest.to_text().map_err(|e| ReleaseError::Damaged {
+                    release: release.to_string(),
+                    problem: e.to_string(),
+                })?;
+                let path = part.join(MANIFEST_NAME);
+                durable::write(&path, text.as_bytes()).map_err(io_at("write", &path))?;
+                access::hand_over(&part).map_err(io_at("write", &part))?;
+                if exists {
+                    move_entries(&part, target)
+                } else {
+                    fs::rename(&part, target).map_err(io_at("create", target))
+                }
+            });
         if part.exists() {
             // The first error matters and names the place.
             let _left_over = fs::remove_dir_all(&part);
@@ -116,7 +132,7 @@ impl Repository {
             Blob::Plain(bytes) => Ok(Some(bytes)),
             Blob::Large(pointer) => {
                 let file = self.lfs.path(&pointer.oid);
-                let bytes = fs::read(&file).map_err(|_| missing(release, entry))?;
+                let bytes = fs::read(&file).map_err(|_| self.absent(release, path, &pointer))?;
                 if hex::encode(Sha256::digest(&bytes)) != entry.sha256 {
                     return Err(damaged(release, entry));
                 }
@@ -125,34 +141,25 @@ impl Repository {
         }
     }
 
-    /// Whether every large file of a release is here; the first that is not.
-    pub fn missing_object(&self, release: &ReleaseId) -> Result<Option<FileEntry>, ReleaseError> {
-        let manifest = self.manifest(release)?;
-        let git = self.git()?;
-        let tree = self.tree(&git, release)?;
-        for entry in &manifest.content.files {
-            if let Blob::Large(pointer) = blob(&tree, &git, release, entry)?
-                && !self.lfs.has(&pointer)
-            {
-                return Ok(Some(entry.clone()));
-            }
-        }
-        Ok(None)
-    }
-
     fn write_tree(
         &self,
         release: &ReleaseId,
         manifest: &Manifest,
         target: &Path,
         large: Large,
+        state: TrainingState,
     ) -> Result<(), ReleaseError> {
+        self.check_restorable(release)?;
         let git = self.git()?;
         // Nothing is written of a release that is not what it says.
         Inspector::new(self, &git)?.release(release).sound(release)?;
         fs::create_dir(target).map_err(io_at("create", target))?;
         let tree = self.tree(&git, release)?;
         for entry in &manifest.content.files {
+            // A part of the training state would be taken for the whole.
+            if matches!(state, TrainingState::Gone { .. }) && manifest.content.is_state(&entry.path) {
+                continue;
+            }
             let path = target.join(&entry.path);
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).map_err(io_at("create", parent))?;
@@ -185,7 +192,7 @@ impl Repository {
     ) -> Result<(), ReleaseError> {
         let object = self.lfs.path(&pointer.oid);
         if !object.is_file() {
-            return Err(missing(release, entry));
+            return Err(self.absent(release, &entry.path, pointer));
         }
         // A link cannot carry its own permissions, so an executable is copied.
         if large == Large::Link && !entry.executable && fs::hard_link(&object, path).is_ok() {
@@ -270,14 +277,17 @@ pub(super) enum Blob {
     Large(Pointer),
 }
 
-pub(super) fn missing(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {
-    ReleaseError::NotRestorable {
-        release: release.clone(),
-        reason: format!(
-            "the object of {} ({} bytes) is not here: it was pruned, or `reef release pull` has not brought it yet",
-            entry.path, entry.size
-        ),
-    }
+/// The name of a release's copy in the cache.
+pub(super) fn copy_name(manifest: &Manifest) -> String {
+    manifest.content_id.as_str().replace(':', "-")
+}
+
+/// Whether a copy has its training state.
+fn has_state(copy: &Path, manifest: &Manifest) -> bool {
+    let mut files = manifest.content.files.iter();
+    files
+        .find(|entry| manifest.content.is_state(&entry.path))
+        .is_none_or(|entry| copy.join(&entry.path).is_file())
 }
 
 fn damaged(release: &ReleaseId, entry: &FileEntry) -> ReleaseError {

@@ -7,7 +7,7 @@ use std::fs;
 use super::error::{Trouble, io_at};
 use super::materialise::{Blob, blob};
 use super::pointer::Pointer;
-use super::{ReleaseError, Remote, Repository};
+use super::{Missing, ReleaseError, Remote, Repository, Why};
 use crate::domain::ReleaseId;
 
 /// Objects named on one command line.
@@ -23,8 +23,10 @@ pub(super) struct Stock {
     /// Objects that are here and do not hold what their names say, each with the first release that needs it and the
     /// file it is there.
     pub damaged: BTreeMap<String, (Pointer, ReleaseId, String)>,
-    /// What each release lacks, absent or damaged.
+    /// What each release lacks of its content, absent or damaged.
     pub lacking: BTreeMap<ReleaseId, BTreeSet<String>>,
+    /// Releases that lack some of their training state. They are complete all the same.
+    pub stateless: BTreeSet<ReleaseId>,
 }
 
 /// What came of asking a remote for objects.
@@ -45,7 +47,8 @@ impl Repository {
         let mut stock = Stock::default();
         for release in releases {
             let tree = self.tree(&git, release)?;
-            for entry in &self.manifest(release)?.content.files {
+            let content = self.manifest(release)?.content;
+            for entry in &content.files {
                 let Blob::Large(pointer) = blob(&tree, &git, release, entry)? else {
                     continue;
                 };
@@ -66,7 +69,12 @@ impl Repository {
                         }
                     }
                 }
-                if !stock.whole.contains(&oid) {
+                if stock.whole.contains(&oid) {
+                    continue;
+                }
+                if content.is_state(&entry.path) {
+                    stock.stateless.insert(release.clone());
+                } else {
                     stock.lacking.entry(release.clone()).or_default().insert(oid);
                 }
             }
@@ -79,7 +87,7 @@ impl Repository {
     pub(super) fn bring(&self, remote: &Remote, releases: &[ReleaseId]) -> Result<Brought, ReleaseError> {
         let stock = self.stock(releases)?;
         let mut brought = Brought::default();
-        if stock.lacking.is_empty() {
+        if stock.lacking.is_empty() && stock.stateless.is_empty() {
             return Ok(brought);
         }
         let mut aside = Vec::new();
@@ -90,7 +98,8 @@ impl Repository {
         let mut asked = BTreeSet::new();
         let wanted: Vec<&ReleaseId> = releases
             .iter()
-            .filter(|release| stock.lacking.contains_key(*release) && asked.insert(*release))
+            .filter(|release| stock.lacking.contains_key(*release) || stock.stateless.contains(*release))
+            .filter(|release| asked.insert(*release))
             .collect();
         for some in wanted.chunks(OBJECTS_AT_ONCE) {
             let mut args = remote.lfs_settings();
@@ -151,12 +160,17 @@ impl Repository {
         if let Some(error) = trouble.filter(|error| error.trouble() != Some(Trouble::Other)) {
             return Ok(error);
         }
-        let path = self
-            .missing_object(release)?
-            .map_or_else(|| "one of its files".to_owned(), |entry| entry.path);
+        let missing = self.missing_object(release)?.unwrap_or_else(|| Missing {
+            path: "content".to_owned(),
+            bytes: 0,
+            why: Why::NotHere,
+        });
         Ok(ReleaseError::NotRestorable {
             release: release.clone(),
-            reason: format!("{} does not have the object of {path}", remote.shown()),
+            missing: Missing {
+                why: Why::NotThere { remote: remote.shown() },
+                ..missing
+            },
         })
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::ReleaseError;
 use super::error::{git_at, io_at};
 use super::git::{self, Git};
+use super::large::Known;
 use super::lfs::LfsStore;
 use super::lock::{self, Share};
 use crate::sys::{durable, random};
@@ -78,6 +79,7 @@ pub struct Repository {
     cache: PathBuf,
     pub(super) options: RepositoryOptions,
     pub(super) lfs: LfsStore,
+    pub(super) known: Known,
 }
 
 impl Repository {
@@ -97,6 +99,7 @@ impl Repository {
             path,
             cache,
             options,
+            known: Known::default(),
         };
         repository.git()?;
         Ok(repository)

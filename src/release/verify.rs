@@ -13,6 +13,7 @@ use super::heads::{BASE, branch, oid};
 use super::history::read;
 use super::incoming::INCOMING;
 use super::inspect::{Inspector, Large};
+use super::ledger::Ledger;
 use super::pointer::Pointer;
 use super::{ReleaseError, Repository};
 use crate::domain::{Operation, ReleaseId, ScenarioName};
@@ -42,8 +43,12 @@ pub struct Verified {
     pub files: u64,
     /// Bytes hashed.
     pub bytes: u64,
-    /// Releases whose large files are gone as retention decided.
+    /// Releases that lack large files of their content, which is no damage: retention took them, or they never came.
     pub pruned: u64,
+    /// Of those, the ones whose files retention took.
+    pub thinned: u64,
+    /// Releases that lack their training state in the same way, and nothing else.
+    pub stateless: u64,
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
 }
@@ -95,6 +100,7 @@ struct Check<'a> {
     indexed: &'a Indexed,
     inspector: Inspector<'a>,
     objects: HashMap<String, Option<bool>>,
+    ledger: Ledger,
     found: Verified,
 }
 
@@ -114,6 +120,7 @@ impl Repository {
             indexed,
             inspector: Inspector::new(self, &git)?,
             objects: HashMap::new(),
+            ledger: self.ledger()?,
             found: Verified::default(),
         };
         let releases = match scope {
@@ -323,8 +330,14 @@ impl Check<'_> {
         for fault in inspected.faults {
             self.damaged(release, fault.path.as_deref(), fault.problem);
         }
-        let mut gone = false;
+        let (mut gone, mut thinned, mut stateless) = (false, false, false);
         for Large { path, pointer } in inspected.large {
+            let is_state = || {
+                inspected
+                    .manifest
+                    .as_ref()
+                    .is_some_and(|manifest| manifest.content.is_state(&path))
+            };
             match self.object(&pointer) {
                 Some(true) => {}
                 Some(false) => self.damaged(
@@ -332,16 +345,35 @@ impl Check<'_> {
                     Some(&path),
                     format!("object {} does not hold what its name says", pointer.oid),
                 ),
-                None if self.indexed.pruned.contains(release) => gone = true,
+                None if self.is_excused(release, &pointer.oid) => {
+                    if is_state() {
+                        stateless = true;
+                    } else {
+                        gone = true;
+                        thinned |= self.ledger.thinned(&pointer.oid);
+                    }
+                }
                 None => self.found.damage.push(Damage {
                     release: Some(release.to_string()),
                     path: Some(path),
-                    problem: format!("object {} is missing", pointer.oid),
+                    problem: format!("object {} is missing, and retention did not take it", pointer.oid),
                     is_missing_object: true,
                 }),
             }
         }
         self.found.pruned += u64::from(gone);
+        self.found.thinned += u64::from(thinned);
+        self.found.stateless += u64::from(stateless && !gone);
+    }
+
+    /// Whether an object is not here because retention took it, perhaps a moment ago, or because it never came.
+    fn is_excused(&mut self, release: &ReleaseId, oid: &str) -> bool {
+        if !self.ledger.excuses(oid)
+            && let Ok(now) = self.repository.ledger()
+        {
+            self.ledger = now;
+        }
+        self.ledger.excuses(oid) || self.indexed.pruned.contains(release)
     }
 
     /// Whether an object holds what its name says; `None` when it is missing.

@@ -13,7 +13,7 @@ use super::publish_error::PublishError;
 use super::watch::Activate;
 use crate::domain::{FrozenRelease, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{ChainEnds, Experience, Scenario as StoredScenario, StoreError};
-use crate::release::{HeadStamp, ReleaseError};
+use crate::release::{HeadStamp, Hold, ReleaseError};
 use crate::sys::task;
 
 /// What to do with a name nobody has used yet.
@@ -38,6 +38,8 @@ pub struct ScenarioHandle {
     pub(super) head: ArcSwap<ReleaseId>,
     /// Why the head is not served.
     pub(super) head_error: ArcSwapOption<String>,
+    /// Keeps what is served from the collector while it is not the head.
+    pub(super) kept: parking_lot::Mutex<Option<Hold>>,
     /// Held while the head is brought into service.
     pub(super) refreshing: Mutex<()>,
     /// What the watcher saw last.
@@ -437,6 +439,7 @@ fn new_handle((stored, served, ends): &(StoredScenario, FrozenRelease, ChainEnds
         head: ArcSwap::from_pointee(served.release_id.clone()),
         served: ArcSwap::from_pointee(served.clone()),
         head_error: ArcSwapOption::empty(),
+        kept: parking_lot::Mutex::new(None),
         refreshing: Mutex::new(()),
         // Unset, so that the watcher compares once.
         stamp: parking_lot::Mutex::new(None),

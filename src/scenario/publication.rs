@@ -52,15 +52,7 @@ pub(super) fn perform(repository: &Repository, plan: &Plan, intent: String) -> R
         let staged = match &plan.bytes {
             Bytes::Directory(dir, components) => repository.stage_directory(dir, components.clone())?,
             Bytes::Release(release) => {
-                if let Some(entry) = repository.missing_object(release)? {
-                    return Err(ReleaseError::NotRestorable {
-                        release: release.clone(),
-                        reason: format!(
-                            "its file {} is no longer here; `reef release pull --objects all` may bring it back",
-                            entry.path
-                        ),
-                    });
-                }
+                repository.check_restorable(release)?;
                 repository.stage_release(release)?
             }
         };

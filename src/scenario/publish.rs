@@ -12,6 +12,7 @@ use super::owner::Owner;
 use super::publication::{self, Bytes, Plan, frozen, perform, provenance, published, release_row, settlement};
 use super::publish_error::PublishError;
 use super::publish_recovery::Standing;
+use super::room::Housekeeping;
 use super::seed::{Seed, harness_component};
 use crate::domain::{ContentId, FrozenRelease, Operation, ReleaseId, ScenarioName, TrainingMode};
 use crate::experience::{BatchUse, Experience, StoreError};
@@ -39,6 +40,7 @@ pub(super) struct Inner {
     pub(super) mirror: OnceLock<Remote>,
     /// What new scenarios start with, instead of the base.
     seed: OnceLock<Seed>,
+    pub(super) housekeeping: Housekeeping,
     /// Pushes under way.
     pub(super) pushes: TaskTracker,
     /// Held by the push that talks to the mirror.
@@ -138,6 +140,7 @@ impl Publisher {
                 in_flight: Mutex::new(HashSet::new()),
                 mirror: OnceLock::new(),
                 seed: OnceLock::new(),
+                housekeeping: Housekeeping::default(),
                 pushes: TaskTracker::new(),
                 pushing: tokio::sync::Mutex::new(()),
             }),
@@ -463,6 +466,7 @@ impl Publisher {
             })?;
         hit("release::after_settle")?;
         self.push_to_mirror(scenario);
+        self.made_one(row.bytes);
         Ok(published(&row, Some(step)))
     }
 

@@ -368,6 +368,8 @@ impl Publisher {
         if news.is_empty() {
             return Ok(());
         }
+        let absent: Vec<String> = news.iter().flat_map(|news| news.absent.clone()).collect();
+        self.blocking(move |repository| repository.note_absent(&absent)).await?;
         let releases = news
             .into_iter()
             .map(|news| {
@@ -421,6 +423,8 @@ struct News {
     commit: Commit,
     manifest: Manifest,
     restorable: bool,
+    /// Objects of training state that did not come with it.
+    absent: Vec<String>,
 }
 
 /// Nothing that is not what it says is indexed.
@@ -428,6 +432,7 @@ fn evidence(repository: &Repository, release: &ReleaseId) -> Result<News, Releas
     let (commit, manifest) = repository.examine(release)?;
     Ok(News {
         restorable: repository.missing_object(release)?.is_none(),
+        absent: repository.missing_state(release)?,
         commit,
         manifest,
     })

@@ -373,6 +373,7 @@ fn hear(board: &LoopBoard, scenario: &ScenarioName, event: &LoopEvent) {
             state.progress = Some(0.0);
             state.blocked = None;
         }
+        LoopEvent::FreshState { .. } => {}
         LoopEvent::Training { fraction, .. } => {
             state.phase = "training";
             state.progress = Some(*fraction);

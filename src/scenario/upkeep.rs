@@ -1,83 +1,15 @@
-//! What is done to chains as a whole: collection, verification, moving between repositories. The index learns of it
-//! before content goes and after it came.
+//! What is done to chains as a whole: verification, moving between repositories. The index learns of content after it came.
 
 use std::collections::HashSet;
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use super::publish::Publisher;
 use super::publish_error::PublishError;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::experience::{ReleaseState, ReleasesWhere};
-use crate::release::{GcPlan, GcPolicy, Indexed, Objects, ReleaseError, Remote, Scope, Transfer, Verified};
+use crate::release::{Indexed, Objects, ReleaseError, Remote, Scope, Transfer, Verified};
 use crate::sys::task;
 
-/// Objects older than this are of no publication that still goes on.
-const LONGEST_PUBLICATION: Duration = Duration::from_secs(3600);
-
-/// What a collection did, or would do.
-#[derive(Debug, Default)]
-pub struct Collected {
-    /// Releases that cannot be restored any more.
-    pub pruned: Vec<ReleaseId>,
-    /// Objects removed.
-    pub objects: u64,
-    /// Their size.
-    pub bytes: u64,
-    /// Temporary files and cached copies removed.
-    pub copies: u64,
-}
-
 impl Publisher {
-    /// Takes back space. Releases that lose content are marked before they do; with `dry_run` nothing happens.
-    pub async fn collect(
-        &self,
-        keep: Option<usize>,
-        grace: Duration,
-        dry_run: bool,
-    ) -> Result<Collected, PublishError> {
-        self.owner()?;
-        self.recover().await?;
-        let decided: HashSet<ReleaseId> = self
-            .reading(|experience| experience.releases_where(ReleasesWhere::Decided))
-            .await?
-            .into_iter()
-            .collect();
-        let policy = GcPolicy { keep, decided, grace };
-        let plan: GcPlan = self.blocking(move |repository| repository.plan_gc(&policy)).await?;
-        let collected = Collected {
-            pruned: plan.pruned.clone(),
-            objects: plan.objects,
-            bytes: plan.bytes,
-            copies: plan.copies,
-        };
-        if dry_run {
-            return Ok(collected);
-        }
-        self.inner
-            .experience
-            .mark_restorable(plan.pruned.clone(), false)
-            .await?;
-        crate::sys::failpoint::hit("release::gc_before_delete").map_err(|source| {
-            PublishError::from(ReleaseError::Io {
-                action: "collect in",
-                path: self.inner.repository.path().to_path_buf(),
-                source,
-            })
-        })?;
-        self.blocking(move |repository| {
-            repository.collect(&plan)?;
-            // Publications may go on while git packs, unless git would take the objects they have just written.
-            let quiet = (grace < LONGEST_PUBLICATION).then_some(plan);
-            let packed = repository.pack(grace);
-            drop(quiet);
-            packed
-        })
-        .await?;
-        Ok(collected)
-    }
-
     /// Re-hashes releases. Of everything, what the store knows and the repository has not is damage too. Blocking.
     pub fn verify(&self, scope: &Scope, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified, PublishError> {
         let experience = &self.inner.experience;
@@ -166,29 +98,6 @@ impl Publisher {
         self.inner.pushes.close();
         self.inner.pushes.wait().await;
         self.inner.pushes.reopen();
-    }
-
-    /// Collects every `interval` until cancelled, where retention says that content may go at all.
-    pub async fn keep_collected(
-        self,
-        keep: Option<usize>,
-        grace: Duration,
-        interval: Duration,
-        stop: CancellationToken,
-    ) {
-        if keep.is_none() {
-            return;
-        }
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(interval) => {}
-            }
-            match self.collect(keep, grace, false).await {
-                Ok(collected) => tracing::info!(objects = collected.objects, bytes = collected.bytes, "collected"),
-                Err(error) => tracing::warn!(%error, "space could not be taken back"),
-            }
-        }
     }
 
     /// Brings chains from a remote and indexes them.

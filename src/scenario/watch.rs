@@ -163,11 +163,36 @@ impl Directory {
         // One at a time: two loads of one head would only compete.
         let _refreshing = handle.refreshing.lock().await;
         match self.serve_head(handle).await {
-            Ok(()) => handle.head_error.store(None),
+            Ok(()) => {
+                handle.head_error.store(None);
+                drop(handle.kept.lock().take());
+            }
             Err(error) => {
                 tracing::warn!(scenario = %handle.name(), error, "the newest release is not served");
                 handle.head_error.store(Some(Arc::new(error)));
+                self.keep_served(handle).await;
             }
+        }
+    }
+
+    /// What is served though newer releases are there stays where this process can read it.
+    async fn keep_served(&self, handle: &ScenarioHandle) {
+        let release = handle.served().release_id.clone();
+        if handle
+            .kept
+            .lock()
+            .as_ref()
+            .is_some_and(|kept| *kept.release() == release)
+        {
+            return;
+        }
+        match self
+            .publisher()
+            .blocking(move |repository| repository.hold(&release))
+            .await
+        {
+            Ok(held) => *handle.kept.lock() = Some(held),
+            Err(error) => tracing::warn!(scenario = %handle.name(), %error, "what is served may be thinned"),
         }
     }
 

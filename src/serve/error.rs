@@ -194,7 +194,9 @@ impl From<PublishError> for ApiError {
             PublishError::Release(ReleaseError::Conflict { .. } | ReleaseError::Diverged { .. }) => {
                 conflict("head_moved")
             }
-            PublishError::Release(ReleaseError::NotRestorable { .. }) => conflict("release_not_restorable"),
+            PublishError::Release(ReleaseError::NotRestorable { .. } | ReleaseError::FileGone { .. }) => {
+                conflict("release_not_restorable")
+            }
             PublishError::Release(ReleaseError::Ambiguous { .. }) => Self::bad_request("ambiguous_release", text),
             error => {
                 tracing::error!(%error, cause = ?std::error::Error::source(&error), "release chain");

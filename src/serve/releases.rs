@@ -23,7 +23,7 @@ use super::state::State;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::engine::EngineError;
 use crate::experience::StepQuery;
-use crate::release::{Manifest, ReleaseError, Repository, Selector};
+use crate::release::{FileEntry, Manifest, ReleaseError, Repository, Selector, TrainingState};
 use crate::scenario::{CatalogRow, PublishError, catalog_row};
 use crate::sys::task;
 
@@ -163,8 +163,25 @@ pub(super) async fn artifact(
         ));
     }
     let repository = state.directory.publisher().repository().clone();
-    let from = release.clone();
-    let dir = blocking(move || repository.materialise(&from)).await?;
+    let (from, one) = (release.clone(), wanted.clone());
+    let (dir, held, training) = blocking(move || {
+        // Nothing of it goes while a slow client reads.
+        let held = repository.hold(&from)?;
+        let dir = repository.materialise(&from)?;
+        if let Some(path) = one {
+            repository.check_file(&from, &path)?;
+        }
+        Ok((dir, held, repository.training_state(&from)?))
+    })
+    .await?;
+    let left_out = |path: &str| matches!(training, TrainingState::Gone { .. }) && manifest.content.is_state(path);
+    let files: Vec<FileEntry> = manifest
+        .content
+        .files
+        .iter()
+        .filter(|f| !left_out(&f.path))
+        .cloned()
+        .collect();
     let (send, receive) = mpsc::channel(WAITING);
     let (content_type, file_name, size) = match &wanted {
         Some(path) => {
@@ -178,11 +195,12 @@ pub(super) async fn artifact(
         let mut sink = Sink(send);
         let written = match wanted {
             Some(path) => copy(dir.join(path), &mut sink),
-            None => pack(&dir, &manifest, &mut sink),
+            None => pack(&dir, &files, &mut sink),
         };
         if let Err(error) = written.and_then(|()| sink.flush()) {
             sink.fail(&error);
         }
+        drop(held);
     });
     let mut response = Response::new(ReplyBody::Download(Box::pin(ReceiverStream::new(receive))));
     let headers = response.headers_mut();
@@ -206,6 +224,7 @@ pub(super) async fn artifact(
     if let Ok(value) = HeaderValue::from_str(release.as_str()) {
         headers.insert("x-reef-release-id", value);
     }
+    headers.insert("x-reef-training-state", HeaderValue::from_static(training.as_str()));
     Ok(response)
 }
 
@@ -283,9 +302,9 @@ fn copy(path: PathBuf, sink: &mut Sink) -> io::Result<()> {
 }
 
 /// The same release gives the same tar: files in the manifest's order, no owner, no times.
-fn pack(dir: &std::path::Path, manifest: &Manifest, sink: &mut Sink) -> io::Result<()> {
+fn pack(dir: &std::path::Path, files: &[FileEntry], sink: &mut Sink) -> io::Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(CHUNK, sink));
-    for file in &manifest.content.files {
+    for file in files {
         let mut header = tar::Header::new_gnu();
         header.set_size(file.size);
         header.set_mode(if file.executable { 0o755 } else { 0o644 });

@@ -14,7 +14,7 @@ use super::state::State;
 use super::train;
 use crate::experience::{Health, Stats};
 use crate::scenario::ScenarioHandle;
-use crate::sys::{clock, task};
+use crate::sys::{clock, disk, task};
 
 /// Liveness: the process answers. What is wrong inside is in the body, so that a full disk does not restart a service
 /// that still serves.
@@ -83,6 +83,18 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
             "receipts": state.metrics.receipts.load(Ordering::Relaxed),
             "interrupted": interrupted,
             "panics": {"count": panics, "last": last_panic},
+        },
+        // Of releases, as of the last thinning.
+        "disk": {
+            "free_bytes": disk::free(state.directory.publisher().repository().path()),
+            "releases": state.directory.publisher().usage().map(|usage| json!({
+                "bytes": usage.bytes,
+                "kept_bytes": usage.kept_bytes,
+                "pinned_bytes": usage.pinned_bytes,
+                "releases": usage.releases,
+                "releases_kept": usage.kept,
+                "with_training_state": usage.with_state,
+            })),
         },
         "store": {
             "state": if store_error.is_some() { "degraded" } else { "ok" },

@@ -1,7 +1,14 @@
-//! Whether a disk takes anything.
+//! Whether a disk takes anything, and how much.
 
 use std::io::{self, Write};
 use std::path::Path;
+
+/// The bytes that are free for this process where a path is, or would be; `None` where the system does not say.
+pub fn free(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|path| path.exists())?;
+    let space = rustix::fs::statvfs(there).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
 
 /// Why nothing can be written into a directory: what the system says when a little is written there and taken away again.
 /// `None` if that works.

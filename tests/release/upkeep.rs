@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::rig::{reef, reef_json, stock_ok};
 
+/// Nothing older than the newest few.
+const NO_OLDER: &str = "--release.retention-older=none";
+
 fn import(dir: &Path, seed: u8, kib: usize) -> String {
     let tree = dir.join("tree");
     fs::create_dir_all(&tree).unwrap();
@@ -91,14 +94,14 @@ fn collection_takes_back_what_retention_does_not_keep() {
     let releases: Vec<String> = (0..20).map(|n| import(dir, n, 512)).collect();
     reef_json(dir, &["release", "export", "head~5", "cached"]);
     let before = size_of(&dir.join(".reef"));
-    let planned = reef_json(dir, &["release", "gc", "--keep", "3", "--dry-run"]);
+    let planned = reef_json(dir, &["release", "gc", "--keep", "3", NO_OLDER, "--dry-run"]);
     assert_eq!(planned["pruned"].as_array().unwrap().len(), 16);
     assert_eq!(
         size_of(&dir.join(".reef/artifacts.git/lfs")),
         20 * 512 * 1024,
         "a dry run removes nothing"
     );
-    reef_json(dir, &["release", "gc", "--keep", "3", "--grace", "0"]);
+    reef_json(dir, &["release", "gc", "--keep", "3", NO_OLDER, "--grace", "0"]);
     let after = size_of(&dir.join(".reef"));
     // Four releases of half a MiB, and the history of all.
     assert!(before > 10 << 20 && after < 4 << 20, "{before} -> {after}");
@@ -135,7 +138,7 @@ fn a_collection_killed_half_way_is_finished_by_the_next() {
     for n in 0..6 {
         import(dir, n, 64);
     }
-    let args = ["release", "gc", "--keep", "1", "--grace", "0"];
+    let args = ["release", "gc", "--keep", "1", NO_OLDER, "--grace", "0"];
     let killed = reef(dir, "release::gc_before_delete=return(kill)", &args);
     assert_eq!(killed.status.signal(), Some(9));
     reef_json(dir, &["release", "verify"]);

@@ -15,6 +15,7 @@ use crate::cli::{CliError, Context, Exit, engines, format, learning, openmp};
 use crate::domain::{Outcome, ReleaseId, Verdict};
 use crate::eval::{self, Answers, Draw, EvalError, ReadyTask, Suite, Terms};
 use crate::recipe::{EvaluatorKind, GateSpec, SelectorKind};
+use crate::release::Hold;
 use crate::scenario::{Hands, files_of};
 
 /// Measure a release on a task suite, alone or against another one
@@ -172,6 +173,8 @@ fn spec(args: &EvalArgs, gate: GateSpec, suite: &Suite, trials: u32) -> Result<G
 struct Named {
     release: Option<ReleaseId>,
     files: Option<PathBuf>,
+    /// What is held is not thinned while it is measured.
+    _held: Option<Hold>,
 }
 
 fn named(chain: &Chain, text: &str) -> Result<Named, CliError> {
@@ -180,13 +183,16 @@ fn named(chain: &Chain, text: &str) -> Result<Named, CliError> {
         return Ok(Named {
             release: None,
             files: Some(path.to_path_buf()),
+            _held: None,
         });
     }
     let release = chain.resolve(text)?;
+    let held = chain.publisher.repository().hold(&release)?;
     let files = files_of(&chain.publisher, &release).map_err(|reason| CliError::new(Exit::Usage, reason))?;
     Ok(Named {
         release: Some(release),
         files,
+        _held: Some(held),
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::progress::Spinner;
-use crate::cli::publishing::base_seed;
+use crate::cli::publishing::{base_seed, room};
 use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, readiness, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings, StreamReceipt as ReceiptChoice};
 use crate::experience::Retention;
@@ -164,6 +164,7 @@ async fn start(
         None => None,
     };
     let publisher = context.publisher_of(settings, Store::Create)?;
+    publisher.keep_within(room(context, settings));
     let store = publisher.experience().clone();
     let activate: Arc<dyn Activate> = match &built.torch {
         Some(torch) => Arc::new(TorchLive::new(torch.clone(), publisher.clone())),
@@ -179,14 +180,8 @@ async fn start(
         let supervisor = supervisor(settings, &server, recipe, hands);
         server = server.supervised_by(supervisor);
     }
-    let (keep, stop) = (settings.release.retention as usize, shutdown.drain.clone());
-    let grace = Duration::try_from_secs_f64(settings.release.gc_grace_h * 3600.0).unwrap_or(Duration::MAX);
-    let collect = move || {
-        let keep = Some(keep).filter(|keep| *keep > 0);
-        collecting
-            .clone()
-            .keep_collected(keep, grace, COLLECTION_INTERVAL, stop.clone())
-    };
+    let stop = shutdown.drain.clone();
+    let collect = move || collecting.clone().keep_collected(COLLECTION_INTERVAL, stop.clone());
     let _collecting = task::spawn(COLLECTING, task::keep(COLLECTING, shutdown.drain.clone(), collect));
     let (keep, stop) = (retention(settings), shutdown.drain.clone());
     let prune = move || store.clone().keep_pruned(keep, RETENTION_INTERVAL, stop.clone());

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::scenario;
 use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
+use crate::cli::disk::Disk;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format, running};
 use crate::dash::{Snapshot, Want, plain_lines};
@@ -120,11 +121,13 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
     let total = total(&store)?;
     let database = settings.storage.experience_db();
     let on_disk = std::fs::metadata(&database).map_or(0, |metadata| metadata.len());
+    let disk = Disk::of(context, settings, Some(&store));
     let output = context.output();
     if output.json() {
         output.object(
             "status",
             &json!({
+                "disk": disk.json(),
                 "dir": settings.storage.dir,
                 "service": running::find(settings),
                 "store": {
@@ -176,7 +179,7 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
         ("pruned", format!("{} records", total.pruned_records)),
         ("interrupted", format!("{interrupted} exchanges, none of them a record")),
     ];
-    for (what, value) in lines {
+    for (what, value) in lines.into_iter().chain(disk.lines()) {
         output.line(&format!("{what:<12} {value}"))?;
     }
     let mut table = Table::new(&["scenario", "mode", "release", ">exchanges", ">reports"]);

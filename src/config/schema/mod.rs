@@ -20,6 +20,6 @@ pub use inference::{EngineKind, Fallback, Inference, Precision, SwapPolicy, Tool
 pub use observability::{LogFormat, Observability};
 pub use recipe::{RECIPE_SHORT, RECIPE_TABLES, RecipeChoice, recipe_keys};
 pub use reef::{Reef, StreamReceipt};
-pub use release::Release;
+pub use release::{OlderReleases, Release};
 pub use storage::{FileAccess, OnFailure, Storage};
 pub use training::{Training, TrainingModeChoice};

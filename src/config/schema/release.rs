@@ -3,7 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Secret, Size, section};
+use crate::config::{Secret, Size, choice, section};
+
+choice! {
+    /// What is kept of releases older than the newest few.
+    pub OlderReleases {
+        /// One in each doubling of age.
+        Doubling = "doubling",
+        /// The last of each day.
+        Daily = "daily",
+        /// Nothing.
+        Nothing = "none",
+    }
+}
 
 section! {
     /// The chain of releases.
@@ -23,8 +35,17 @@ section! {
         base: Option<PathBuf>;
         /// Files larger than this are stored as LFS objects; weight files always are.
         lfs_threshold: Size = "256KiB";
-        /// Releases of each scenario whose content `reef release gc` keeps beside the served one; 0 keeps all.
-        retention: u32 = 0;
+        /// Releases of each scenario whose content is kept beside the served one, the newest first; 0 keeps all.
+        retention: u32 = 16;
+        /// What is kept of older releases: `doubling` keeps one in each doubling of age (of the last 32, of the last 64, and
+        /// so on), `daily` the last of each day, `none` nothing.
+        retention_older: OlderReleases = "doubling";
+        /// Releases of each scenario whose training state (optimizer, critic) is kept beside that of the served one; 0 keeps
+        /// all. A release without it serves as before; training that goes on from it starts a fresh optimizer.
+        retention_states: u32 = 2;
+        /// The large files of all releases go, training state and the oldest first, while they take more than this. What is
+        /// served, held, pinned or in use stays; where that alone takes more, no step begins.
+        retention_max_bytes: Size = "20GiB";
         /// How long content without a release is kept before it is collected, in hours.
         gc_grace_h: f64 = 24.0, min 0.0;
     }

@@ -40,6 +40,9 @@ section! {
         retention_max_bytes: Size = "20GiB";
         /// Bodies of records older than this many days are dropped.
         retention_days: Option<f64>, min 0.0;
+        /// With less than this free on the disk no training step begins, and releases are thinned; requests are answered and
+        /// recorded as before. 0 looks at nothing.
+        min_free: Size = "1GiB";
         /// The recorded part of one request or response; what is beyond passes through unrecorded.
         max_recorded_body: Size = "64MiB";
         /// Records waiting to be written; a further one waits for its turn.

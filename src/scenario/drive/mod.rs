@@ -142,6 +142,13 @@ pub enum LoopEvent {
         /// In the trainer's words.
         message: String,
     },
+    /// The release it goes on from has no training state any more: optimizer and critic begin anew.
+    FreshState {
+        /// That release.
+        release: ReleaseId,
+        /// Retention took it; otherwise it never came here.
+        thinned: bool,
+    },
     /// The candidate is complete.
     Trained {
         /// Figures of the step.

@@ -16,7 +16,7 @@ use crate::domain::{Outcome, Verdict};
 use crate::eval::Compared;
 use crate::experience::{Job, Progress};
 use crate::recipe::TrainerKind;
-use crate::release::{ReleaseError, Repository};
+use crate::release::{ReleaseError, Repository, TrainingState};
 use crate::scenario::PublishError;
 
 impl Driver {
@@ -195,9 +195,10 @@ impl Driver {
         }
         let dir = self.job_dir(job);
         let (marker_path, output) = (dir.join("made.json"), dir.join("candidate"));
-        let parent = match self.carried(job) {
-            Some(carried) => Some(carried),
-            None => self.files_of(&job.base).await?,
+        let (parent, state) = match self.carried(job) {
+            // It never left the work directory.
+            Some(carried) => (Some(carried), TrainingState::Whole),
+            None => (self.files_of(&job.base).await?, self.state_of(&job.base).await?),
         };
         let wanted = |made: StepMade| Marker {
             batch: job.batch.clone(),
@@ -218,14 +219,25 @@ impl Driver {
                     batch: job.batch.clone(),
                     batch_file,
                     parent: parent.clone(),
+                    state,
                     output: output.clone(),
                     seed: seed_of(job),
                 };
+                if let TrainingState::Gone { thinned } = state {
+                    tracing::warn!(scenario = %job.scenario, release = %job.base, thinned, "a step starts a fresh optimizer: the training state of what it goes on from is not here");
+                    watch(&LoopEvent::FreshState {
+                        release: job.base.clone(),
+                        thinned,
+                    });
+                }
                 hit("loop::before_step")?;
                 let begun = Instant::now();
                 let mut made = self.make(job, manifest, &order, cancel, watch).await?;
                 let (StepMade::Trained { metrics } | StepMade::Skipped { metrics, .. }) = &mut made;
                 metrics.insert("train_seconds".into(), json!(begun.elapsed().as_secs_f64()));
+                if let TrainingState::Gone { .. } = state {
+                    metrics.insert("fresh_training_state".into(), json!(state.as_str()));
+                }
                 hit("loop::after_step")?;
                 let (marker, path, tree) = (wanted(made.clone()), marker_path, output.clone());
                 self.blocking(move || {

@@ -82,6 +82,9 @@ impl Driver {
         let Some(head) = self.inner.publisher.sync(scenario).await? else {
             return Err(LoopError::UnknownScenario(scenario.clone()));
         };
+        if let Some(reason) = self.inner.publisher.no_room().await? {
+            return Ok(Sealing::Nothing(Some(reason)));
+        }
         let serving = self.serving(scenario).await?;
         self.look(scenario, waiting, &serving).await?;
         let mode = self.mode(scenario).await?;

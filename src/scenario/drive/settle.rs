@@ -10,7 +10,7 @@ use super::seal::{Manifest, hit};
 use super::{CONSUMER, Driver, Ended, LoopError, Turn, folder};
 use crate::domain::{Operation, Outcome, RecordId, ReleaseId, ScenarioName};
 use crate::experience::{AttemptChange, AttemptState, BatchUse, Consumption, Job, UnreleasedStep};
-use crate::release::{Component, Provenance, Source};
+use crate::release::{Component, Provenance, Source, TrainingState};
 use crate::scenario::{Candidate, PublishError};
 
 impl Driver {
@@ -260,6 +260,16 @@ impl Driver {
                 return Ok(None);
             }
             Ok(Some(repository.materialise(&release).map_err(PublishError::from)?))
+        })
+        .await
+    }
+
+    /// What there is of a release's training state.
+    pub(super) async fn state_of(&self, release: &ReleaseId) -> Result<TrainingState, LoopError> {
+        let (publisher, release) = (self.inner.publisher.clone(), release.clone());
+        self.blocking(move || {
+            let state = publisher.repository().training_state(&release);
+            Ok(state.map_err(PublishError::from)?)
         })
         .await
     }

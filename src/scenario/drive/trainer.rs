@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::LoopError;
 use crate::domain::{BatchId, ScenarioName};
 use crate::recipe::Recipe;
+use crate::release::TrainingState;
 use crate::sys::program::Program;
 
 /// A step to make.
@@ -23,6 +24,8 @@ pub(super) struct StepOrder {
     pub batch_file: PathBuf,
     /// The files of the release (or checkpoint) it goes on from; `None` for the bare base model.
     pub parent: Option<PathBuf>,
+    /// What there is of its training state.
+    pub state: TrainingState,
     /// Where the candidate goes. It does not exist yet.
     pub output: PathBuf,
     pub seed: u64,
@@ -47,8 +50,8 @@ pub(super) type Watch<'a> = &'a (dyn Fn(f64, &str) + Send + Sync);
 /// Makes the step with the program of the recipe. JSON lines:
 ///
 /// ```text
-/// -> {"event":"step","version":1,"scenario":…,"step":3,"batch_id":…,"batch":FILE,"parent":DIR or null,"output":DIR,
-///     "seed":…,"objective":{…},"trainer":{…}}
+/// -> {"event":"step","version":1,"scenario":…,"step":3,"batch_id":…,"batch":FILE,"parent":DIR or null,"parent_state":"whole",
+///     "output":DIR,"seed":…,"objective":{…},"trainer":{…}}
 /// <- {"event":"progress","fraction":0.5,"message":"…"}         any number of times
 /// <- {"event":"done","metrics":{…}}   or   {"event":"skip","reason":"…","metrics":{…}}
 /// ```
@@ -88,7 +91,7 @@ pub(super) async fn train_by_program(
         .map_err(|error| failed(error.to_string()))?;
     let ask = json!({
         "event": "step", "version": 1, "scenario": order.scenario, "step": order.step, "batch_id": order.batch,
-        "batch": order.batch_file, "parent": order.parent, "output": order.output, "seed": order.seed,
+        "batch": order.batch_file, "parent": order.parent, "parent_state": order.state.as_str(), "output": order.output, "seed": order.seed,
         "objective": recipe.objective, "trainer": recipe.trainer,
     });
     program.send(&ask).await.map_err(|error| stopped_or(&error, cancel))?;

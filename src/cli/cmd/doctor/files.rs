@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::{Finding, bad, good, warning, with_causes};
-use crate::cli::{CliError, client::Client, format, running};
+use crate::cli::{CliError, client::Client, disk::Disk, format, running};
 use crate::config::Settings;
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::experience::{Experience, StoreOptions};
@@ -86,6 +86,36 @@ pub(super) fn steps(settings: &Settings) -> Vec<Finding> {
             )
         })
         .collect()
+}
+
+/// What releases and records take, may take, and whether the disk has it.
+pub(super) fn room(context: &crate::cli::Context, settings: &Settings) -> Vec<Finding> {
+    let check = "room";
+    let store = read_only(settings);
+    let disk = Disk::of(context, settings, store.as_ref());
+    let mut findings = Vec::new();
+    if let Some(over) = disk.over() {
+        findings.push(bad(
+            check,
+            over,
+            "decide on held releases (reef release list --held), unpin some, or raise release.retention-max-bytes",
+        ));
+    } else if let Some(said) = disk.sentence() {
+        findings.push(good(check, said));
+    }
+    if let Some((more, left)) = disk.short_of() {
+        findings.push(warning(
+            check,
+            format!(
+                "records and releases may take {} more, and {} are free beyond storage.min-free",
+                format::bytes(more),
+                format::bytes(left)
+            ),
+            "lower storage.retention-max-bytes and release.retention-max-bytes, or free some space: with less than \
+             storage.min-free no training step begins",
+        ));
+    }
+    findings
 }
 
 const HEADS: &str = "heads";

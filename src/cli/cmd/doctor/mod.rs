@@ -93,6 +93,7 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
     findings.extend(files::heads(context, settings));
     findings.extend(files::steps(settings));
     findings.extend(provider::refusals(settings));
+    findings.extend(files::room(context, settings));
     if !args.offline {
         findings.extend(provider::ask(context, settings)?);
         findings.extend(collector(settings));

@@ -8,7 +8,7 @@ use super::remote::remote;
 use crate::cli::progress::Spinner;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::domain::{ReleaseId, ScenarioName};
-use crate::release::ReleaseError;
+use crate::release::{ReleaseError, TrainingState};
 use crate::scenario::{PublishError, Published};
 
 #[derive(Debug, Args)]
@@ -108,6 +108,11 @@ pub(crate) async fn decide(
         }
     };
     publisher.finish_pushes().await;
+    if let TrainingState::Gone { .. } = publisher.repository().training_state(&published.release_id)? {
+        context
+            .output()
+            .warn("the training state of what is served now is not here: the next step starts a fresh optimizer");
+    }
     Ok(Decided::Published { chain, published })
 }
 

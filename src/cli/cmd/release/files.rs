@@ -11,7 +11,7 @@ use super::decide::told;
 use crate::cli::progress::Spinner;
 use crate::cli::{CliError, Context, Exit, format, harness};
 use crate::domain::Operation;
-use crate::release::{ArtifactKind, Component, Provenance, Repository, Source};
+use crate::release::{ArtifactKind, Component, Provenance, Repository, Source, TrainingState};
 use crate::scenario::Candidate;
 
 #[derive(Debug, Args)]
@@ -73,9 +73,19 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
     let chain = context.block_on(Chain::open(context, &args.scenario))?;
     let id = chain.resolve(&args.release)?;
     let spinner = Spinner::start(context.output(), "writing the files of the release");
-    let manifest = chain.publisher.repository().export(&id, &args.target)?;
-    drop(spinner);
+    let repository = chain.publisher.repository();
+    // Nothing of it goes while it is copied.
+    let held = repository.hold(&id)?;
+    let training = repository.training_state(&id)?;
+    let manifest = repository.export(&id, &args.target)?;
+    drop((held, spinner));
     let output = context.output();
+    if let TrainingState::Gone { .. } = training {
+        output.warn(
+            "its training state is not here, so it was left out: the release serves as before, and training that goes on \
+             from it starts a fresh optimizer",
+        );
+    }
     if output.json() {
         output.object(
             "exported",
@@ -86,6 +96,7 @@ pub(crate) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, CliEr
                 "files": manifest.content.files.len(),
                 "bytes": manifest.content.total_bytes(),
                 "dir": args.target,
+                "training_state": training.as_str(),
             }),
         )?;
     } else {

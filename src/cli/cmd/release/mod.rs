@@ -6,6 +6,7 @@ mod diff;
 mod files;
 mod list;
 mod remote;
+mod room;
 mod show;
 mod upkeep;
 
@@ -44,8 +45,12 @@ enum ReleaseCommand {
     Import(files::ImportArgs),
     /// Re-hash every release and name what is damaged
     Verify(upkeep::VerifyArgs),
-    /// Take back the space of content that retention does not keep
-    Gc(upkeep::GcArgs),
+    /// Take back the space of content and training state that retention does not keep
+    Gc(room::GcArgs),
+    /// Keep a release, whatever retention says
+    Pin(room::PinArgs),
+    /// Leave a pinned release to retention again
+    Unpin(room::PinArgs),
     /// Send chains to a git repository with LFS
     Push(remote::PushArgs),
     /// Bring chains from a git repository with LFS
@@ -64,7 +69,9 @@ pub(crate) fn run(context: &Context, args: ReleaseArgs) -> Result<Exit, CliError
         ReleaseCommand::Import(args) => files::import(context, args),
         ReleaseCommand::Diff(args) => diff::run(context, &args),
         ReleaseCommand::Verify(args) => upkeep::verify(context, &args),
-        ReleaseCommand::Gc(args) => upkeep::gc(context, &args),
+        ReleaseCommand::Gc(args) => room::gc(context, &args),
+        ReleaseCommand::Pin(args) => room::pin(context, &args),
+        ReleaseCommand::Unpin(args) => room::unpin(context, &args),
         ReleaseCommand::Push(args) => remote::push(context, args),
         ReleaseCommand::Pull(args) => remote::pull(context, args),
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::chain::{Chain, ScenarioOption};
 use crate::cli::table::{Table, printable};
 use crate::cli::{CliError, Context, Exit, OrExit, format};
-use crate::release::Manifest;
+use crate::release::{Manifest, TrainingState};
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
@@ -26,6 +26,8 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     let row = chain.publisher.experience().release(&chain.scenario, &id)?;
     let step = chain.publisher.experience().step_of(&chain.scenario, &id)?;
     let missing = chain.publisher.repository().missing_object(&id)?;
+    let training = chain.publisher.repository().training_state(&id)?;
+    let pinned = chain.publisher.repository().pinned()?.contains(&id);
     let state = row.as_ref().map(|row| row.state.as_str());
     let output = context.output();
     if output.json() {
@@ -39,6 +41,9 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
                 "state": state,
                 "note": row.as_ref().and_then(|row| row.note.clone()),
                 "restorable": missing.is_none(),
+                "missing": missing.as_ref().map(ToString::to_string),
+                "training_state": training.as_str(),
+                "pinned": pinned,
                 "manifest": manifest,
             }),
         )?;
@@ -63,9 +68,25 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     fact("target", manifest.target_release_id.as_ref().map(ToString::to_string));
     provenance(&manifest, &mut fact);
     fact("decided", row.and_then(|row| row.note));
-    if let Some(entry) = missing {
-        fact("restorable", Some(format!("no: {} is not here", entry.path)));
+    if let Some(missing) = missing {
+        fact("restorable", Some(format!("no: {missing}")));
     }
+    fact("pinned", pinned.then(|| "yes, reef release unpin ends it".to_owned()));
+    fact(
+        "training",
+        match training {
+            TrainingState::None => None,
+            TrainingState::Whole => Some("its training state is here".to_owned()),
+            TrainingState::Gone { thinned } => Some(format!(
+                "its training state {}: a step that goes on from it starts a fresh optimizer",
+                if thinned {
+                    "was taken by retention"
+                } else {
+                    "is not here"
+                }
+            )),
+        },
+    );
     for (name, component) in &manifest.content.components {
         let place = if component.path.is_empty() {
             "."

@@ -1,13 +1,11 @@
-//! `reef release verify` and `reef release gc`
-
-use std::time::Duration;
+//! `reef release verify`
 
 use clap::Args;
 use serde_json::json;
 
 use super::chain::{Chain, ScenarioOption};
 use crate::cli::context::Store;
-use crate::cli::progress::{Progress, Spinner};
+use crate::cli::progress::Progress;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
 use crate::release::{Damage, Scope};
@@ -18,19 +16,6 @@ pub(crate) struct VerifyArgs {
     releases: Vec<String>,
     #[command(flatten)]
     scenario: ScenarioOption,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct GcArgs {
-    /// Releases of each scenario whose content is kept beside the served one; 0 keeps all [default: release.retention]
-    #[arg(long, value_name = "N")]
-    keep: Option<u32>,
-    /// How long content without a release is kept [default: release.gc-grace-h]
-    #[arg(long, value_name = "HOURS")]
-    grace: Option<f64>,
-    /// Say what would go and let it be
-    #[arg(long)]
-    dry_run: bool,
 }
 
 pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliError> {
@@ -66,16 +51,21 @@ pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliEr
                 "files": verified.files,
                 "bytes": verified.bytes,
                 "pruned": verified.pruned,
+                "thinned": verified.thinned,
+                "without_training_state": verified.stateless,
                 "damaged": damage,
             }),
         )?;
     } else if whole {
         output.note(&format!(
-            "{} releases are whole: {} files, {} hashed; the large files of {} releases are not here",
+            "nothing is damaged in {} releases: {} files, {} hashed; retention took the content of {}, that of {} never \
+             came, and {} are here without their training state",
             verified.releases,
             verified.files,
             format::bytes(verified.bytes),
-            verified.pruned
+            verified.thinned,
+            verified.pruned.saturating_sub(verified.thinned),
+            verified.stateless
         ));
     } else {
         let mut table = Table::new(&["release", "file", "problem"]);
@@ -102,40 +92,4 @@ pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, CliEr
     } else {
         failure
     })
-}
-
-pub(crate) fn gc(context: &Context, args: &GcArgs) -> Result<Exit, CliError> {
-    let settings = &context.settings()?.release;
-    let keep = args.keep.unwrap_or(settings.retention);
-    let hours = args.grace.unwrap_or(settings.gc_grace_h);
-    let grace = Duration::try_from_secs_f64(hours * 3600.0)
-        .map_err(|_| CliError::new(Exit::Usage, "--grace must be a number of hours of at least 0"))?;
-    let keep = (keep > 0).then_some(keep as usize);
-    let publisher = context.publisher(Store::MustExist)?;
-    let spinner = Spinner::start(context.output(), "collecting");
-    let collected = context.block_on(async { Ok(publisher.collect(keep, grace, args.dry_run).await?) })?;
-    drop(spinner);
-    let output = context.output();
-    if output.json() {
-        output.object(
-            "collected",
-            &json!({
-                "dry_run": args.dry_run,
-                "pruned": collected.pruned,
-                "objects": collected.objects,
-                "bytes": collected.bytes,
-                "copies": collected.copies,
-            }),
-        )?;
-        return Ok(Exit::Ok);
-    }
-    let done = if args.dry_run { "would remove" } else { "removed" };
-    output.note(&format!(
-        "{done} {} large files ({}) and {} copies; {} releases can no longer be restored",
-        collected.objects,
-        format::bytes(collected.bytes),
-        collected.copies,
-        collected.pruned.len()
-    ));
-    Ok(Exit::Ok)
 }

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::context::Store;
+use crate::cli::disk::sentence;
 use crate::cli::progress::{Progress, Spinner};
+use crate::cli::publishing::room;
 use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
 use crate::domain::{Outcome, ScenarioName};
 use crate::experience::Experience;
@@ -148,6 +150,7 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
     let (report, wanted) = (args.report.clone(), args.scenario.clone());
     let exit = context.block_on(async move {
         let publisher = context.publisher(Store::MustExist)?;
+        publisher.keep_within(room(context, settings));
         let names = if args.scenario.is_empty() {
             publisher
                 .experience()
@@ -166,9 +169,17 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
             // A scenario that only ever recorded has no chain yet.
             publisher.create(name, mode, None).await?;
         }
-        let experience = publisher.experience().clone();
-        let driver = Driver::new(publisher, recipe, Live::Detached, hands, work);
-        drive(context, &driver, &experience, &leases, &args).await
+        let driver = Driver::new(publisher.clone(), recipe, Live::Detached, hands, work);
+        let exit = drive(context, &driver, publisher.experience(), &leases, &args).await?;
+        match publisher.finish_thinning().await {
+            Ok(Some(thinned)) if thinned.objects > 0 => context.output().note(&sentence(&thinned, false)),
+            Ok(_) => {}
+            // What was trained is released; the next collection makes good for this one.
+            Err(error) => context
+                .output()
+                .warn(&format!("space could not be taken back: {error}")),
+        }
+        Ok(exit)
     })?;
     if let Some(path) = report {
         match pages::training(context, &path, &wanted) {
@@ -343,6 +354,22 @@ async fn turn(
                 "judged",
                 &json!({"scenario": scenario, "outcome": outcome, "reason": reason}),
             ),
+            LoopEvent::FreshState { release, thinned } if output.json() => output.event(
+                "fresh_state",
+                &json!({"scenario": scenario, "release_id": release, "thinned": thinned}),
+            ),
+            LoopEvent::FreshState { release, thinned } => {
+                output.note(&format!(
+                    "{scenario}: the training state of {} {}; this step starts a fresh optimizer",
+                    format::short(release.as_str()),
+                    if *thinned {
+                        "was taken by retention"
+                    } else {
+                        "is not here"
+                    }
+                ));
+                Ok(())
+            }
             LoopEvent::Failed { error } if output.json() => {
                 output.event("failed", &json!({"scenario": scenario, "error": error}))
             }
