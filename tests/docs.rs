@@ -150,6 +150,35 @@ fn the_guides_exit_codes_are_those_of_the_program() {
     }
 }
 
+/// One table of a page that is otherwise written by hand.
+#[test]
+fn the_table_of_the_providers_routes_is_in_step() {
+    let fresh = tempfile::tempdir().unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_reef"))
+        .args(["docs", "--out"])
+        .arg(fresh.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let table = fs::read_to_string(fresh.path().join("http.md.provider-routes")).unwrap();
+    let path = root().join("docs/reference/http.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once("<!-- generated: provider routes -->\n").unwrap();
+    let (kept, after) = rest.split_once("<!-- end -->").unwrap();
+    if kept == table {
+        return;
+    }
+    assert!(
+        std::env::var_os("REEF_UPDATE_DOCS").is_some(),
+        "the table in docs/reference/http.md is behind the program; run REEF_UPDATE_DOCS=1 cargo test --test docs"
+    );
+    fs::write(
+        &path,
+        format!("{before}<!-- generated: provider routes -->\n{table}<!-- end -->{after}"),
+    )
+    .unwrap();
+}
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -10,6 +10,8 @@
 
 mod common;
 
+#[path = "gateway/api.rs"]
+mod api;
 #[path = "gateway/durability.rs"]
 mod durability;
 #[path = "gateway/errors.rs"]

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use crate::domain::{FrozenRelease, Route, ScenarioName, TokenCapture};
+use crate::domain::{Dialect, FrozenRelease, Route, ScenarioName, TokenCapture};
 
 /// One request, frozen at admission.
 #[derive(Debug, Clone)]
@@ -43,6 +43,23 @@ pub struct EngineRequest {
     pub scenario: ScenarioName,
     /// The release that must answer.
     pub release: FrozenRelease,
+}
+
+/// A request for the rest of a provider's API, passed on as it is.
+#[derive(Debug, Clone)]
+pub struct PassRequest {
+    /// The method.
+    pub method: http::Method,
+    /// The path from `/v1` on, as sent.
+    pub path: String,
+    /// The query string as sent, without `?`.
+    pub query: Option<String>,
+    /// The client's headers, without credentials meant for Reef, `x-reef-*` and hop-by-hop ones.
+    pub headers: HeaderMap,
+    /// The body as sent.
+    pub body: Bytes,
+    /// Whose API it is of; it decides how Reef proves itself.
+    pub dialect: Dialect,
 }
 
 /// Bytes of a response as they come. Dropping it stops the work behind it at once.
@@ -134,6 +151,19 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Engine: Send + Sync {
     /// Begins an answer. Returning an error means that no byte was produced and nothing is running any more.
     fn call(&self, request: EngineRequest) -> BoxFuture<'_, Result<EngineReply, EngineError>>;
+
+    /// Passes on a request for the rest of a provider's API, if there is a provider.
+    fn pass(&self, request: PassRequest) -> BoxFuture<'_, Result<EngineReply, EngineError>> {
+        Box::pin(async move {
+            Err(EngineError::Refused {
+                status: StatusCode::NOT_FOUND,
+                message: format!(
+                    "the embedded model does not answer {} {}; it answers /v1/chat/completions, /v1/responses and /v1/messages",
+                    request.method, request.path
+                ),
+            })
+        })
+    }
 
     /// The models it can answer with.
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelCard>, EngineError>>;

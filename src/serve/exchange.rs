@@ -7,10 +7,12 @@ use bytes::Bytes;
 use tracing::{Instrument, Span};
 
 use super::admission::Permit;
+use super::answers::{Asked, known_as};
 use super::state::State;
 use crate::domain::{FrozenRelease, NewExchange, RecordId, Route, ScenarioName, Tags, Timings, Turn};
+use crate::engine::sse::Answer;
 use crate::engine::{CaptureSlot, EngineError};
-use crate::experience::{Interruption, InterruptionReason, StoreError};
+use crate::experience::{ErrorClass, Interruption, InterruptionReason, StoreError};
 use crate::sys::clock;
 use crate::telemetry::TRACES;
 
@@ -23,6 +25,10 @@ pub(super) struct Exchange {
     pub(super) record: bool,
     /// Whether the receipt of a chat's stream goes into its finish chunk rather than a chunk of its own.
     pub(super) receipt_in_finish: bool,
+    /// What the answer is known by, if this request only fetches it.
+    pub(super) fetched: Option<String>,
+    /// The record that the answer has already.
+    pub(super) known: Option<RecordId>,
     pub(super) release: FrozenRelease,
     pub(super) request: Bytes,
     pub(super) tags: Tags,
@@ -114,16 +120,30 @@ impl Exchange {
             capture: self.capture.take().and_then(|slot| slot.get().cloned()),
         };
         let state = Arc::clone(&self.state);
+        let known = self.known.take();
+        let fetched = self.fetched.clone();
+        let answer = fetched
+            .clone()
+            .or_else(|| Some(known_as(self.route, exchange.turn.response_id.as_deref()?)))
+            .filter(|_| fetched.is_some() || self.route == Route::Responses);
         let (clock, span) = (self.clock, self.span.clone());
         let recording = tracing::info_span!(target: TRACES, parent: &self.span, "record");
         async move {
-            let scenario = exchange.scenario.clone();
+            if let Some(id) = known {
+                span.record("reef.receipt", id.as_str());
+                span.record("reef.outcome", "recorded_before");
+                return Ok(id);
+            }
+            let (scenario, id) = (exchange.scenario.clone(), exchange.id.clone());
             let appended = match crate::sys::failpoint::hit("serve::before_append") {
                 Ok(()) => state.experience.append_exchange(exchange).instrument(recording).await,
                 Err(_) => Err(StoreError::Closed),
             };
             match &appended {
                 Ok(appended) => {
+                    if let Some(answer) = answer {
+                        state.answers.recorded(&scenario, &answer, &appended.id);
+                    }
                     span.record("reef.receipt", appended.id.as_str());
                     span.record("reef.outcome", "recorded");
                     add(&state.metrics.receipts);
@@ -133,6 +153,12 @@ impl Exchange {
                         Duration::from_micros(timings.first_byte_us),
                         Duration::from_micros(timings.total_us),
                     );
+                }
+                // It was fetched before a restart, and its provider words it otherwise now; the first record stays.
+                Err(error) if fetched.is_some() && error.class() == ErrorClass::Conflict => {
+                    span.record("reef.receipt", id.as_str());
+                    span.record("reef.outcome", "recorded_before");
+                    return Ok(id);
                 }
                 // Another process archived it; the next request reads the store again.
                 Err(StoreError::UnknownScenario { .. }) => {
@@ -146,6 +172,38 @@ impl Exchange {
             }
             appended.map(|appended| appended.id)
         }
+    }
+
+    /// What came is no answer, or not yet; the client has it all the same.
+    pub(super) fn unanswered(&mut self, answer: Answer) {
+        let first = |exchange: &Self| {
+            let id = exchange.fetched.as_deref();
+            id.is_none_or(|id| exchange.state.answers.give_up(&exchange.scenario, id))
+        };
+        match answer {
+            Answer::NotYet { id: Some(id), .. } if self.fetched.is_none() && self.record => {
+                self.wait_for(&id);
+                self.settle("not_yet");
+            }
+            // Of an answer that is asked for again and again, its failure counts once.
+            Answer::Failed(words) if first(self) => self.interrupt(InterruptionReason::UpstreamErrorEvent, words),
+            Answer::Nothing(why) if self.fetched.is_none() => {
+                self.interrupt(InterruptionReason::UpstreamNoAnswer, why);
+            }
+            _ => self.settle("not_yet"),
+        }
+    }
+
+    /// Keeps what was asked until the answer is fetched.
+    pub(super) fn wait_for(&self, answer: &str) {
+        let asked = Asked {
+            request: self.request.clone(),
+            release: self.release.clone(),
+            tags: self.tags.clone(),
+        };
+        self.state
+            .answers
+            .wait(&self.scenario, &known_as(self.route, answer), asked);
     }
 
     /// The exchange did not finish: its log line, its count, its trace and its row in the store say the same.

@@ -10,8 +10,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::decode::{Decoder, Encoding, decode};
 use super::error::ApiError;
@@ -24,7 +24,7 @@ use super::reply::ReplyBody;
 use super::sniff::{self, Shape, Told};
 use super::state::State;
 use super::stream::StreamBody;
-use crate::domain::{Route, ScenarioName};
+use crate::domain::{FrozenRelease, RecordId, Route, ScenarioName};
 use crate::engine::sse::{Answer, answer_of_body};
 use crate::engine::{ByteStream, EngineReply, EngineRequest, RequestOutline};
 use crate::experience::{InterruptionReason, StoreError};
@@ -88,19 +88,7 @@ async fn infer_in(
         .resolve(&instructions.scenario, on_missing, instructions.release.as_ref())
         .await?;
     let (id, release) = (State::fresh_id(), (*scenario.served()).clone());
-    let span = tracing::info_span!(
-        target: TRACES,
-        "exchange",
-        otel.kind = "server",
-        otel.status_description = Empty,
-        http.route = route.path(),
-        http.response.status_code = Empty,
-        reef.scenario = %instructions.scenario,
-        reef.exchange = %id,
-        reef.receipt = Empty,
-        reef.outcome = Empty,
-        reef.release = %release.release_id,
-    );
+    let span = trace(route, &instructions.scenario, &id, &release);
     let exchange = Exchange {
         state: Arc::clone(state),
         id,
@@ -111,6 +99,8 @@ async fn infer_in(
             .stream_receipt
             .unwrap_or(state.options.stream_receipt)
             .in_finish(&outline),
+        fetched: None,
+        known: None,
         release,
         request: plain,
         tags: instructions.tags,
@@ -151,7 +141,7 @@ async fn answer(
     let asked = outline.stream;
     // A failure here is told as a panic is; only tests arm it.
     let _armed = failpoint::hit("serve::before_engine");
-    let mut reply = call(&mut exchange, parts, body, outline).await?;
+    let reply = call(&mut exchange, parts, body, outline).await?;
     exchange.status = reply.status.as_u16();
     exchange.capture.clone_from(&reply.capture);
     if !reply.status.is_success() {
@@ -163,6 +153,15 @@ async fn answer(
         }
         return Err(translated(reply).await);
     }
+    pass_on(reply, exchange, asked).await
+}
+
+/// Passes on a success: a stream as it comes, a document when it is stored.
+pub(super) async fn pass_on(
+    mut reply: EngineReply,
+    mut exchange: Exchange,
+    asked: bool,
+) -> Result<Response<ReplyBody>, ApiError> {
     let told = Told {
         declared: headers::is_event_stream(&reply.headers),
         asked,
@@ -181,6 +180,23 @@ async fn answer(
         return Ok(pass(reply, exchange));
     }
     whole(reply, exchange).await
+}
+
+/// The trace of one exchange.
+pub(super) fn trace(route: Route, scenario: &ScenarioName, id: &RecordId, release: &FrozenRelease) -> Span {
+    tracing::info_span!(
+        target: TRACES,
+        "exchange",
+        otel.kind = "server",
+        otel.status_description = Empty,
+        http.route = route.path(),
+        http.response.status_code = Empty,
+        reef.scenario = %scenario,
+        reef.exchange = %id,
+        reef.receipt = Empty,
+        reef.outcome = Empty,
+        reef.release = %release.release_id,
+    )
 }
 
 /// What routing needs of the body, and the body as the record shows it: decoded, if the client compressed it.
@@ -287,11 +303,7 @@ async fn whole(reply: EngineReply, mut exchange: Exchange) -> Result<Response<Re
         Answer::Whole(turn) => *turn,
         // The bytes pass all the same; the client sees what the provider sent.
         other => {
-            match other {
-                Answer::Failed(words) => exchange.interrupt(InterruptionReason::UpstreamErrorEvent, words),
-                Answer::Nothing(why) => exchange.interrupt(InterruptionReason::UpstreamNoAnswer, why),
-                Answer::NotYet(_) | Answer::Whole(_) => exchange.settle("not_yet"),
-            }
+            exchange.unanswered(other);
             headers.remove(CONTENT_LENGTH);
             return Ok(with_head(status, headers, ReplyBody::full(bytes)));
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::api::Kept;
 use super::state::State;
 use crate::domain::{Route, ScenarioName};
 use crate::experience::{Health, InterruptionReason, LoopFacts, Stats};
@@ -34,6 +35,7 @@ pub(super) enum Unrecorded {
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     responses: [[AtomicU64; CLASSES.len()]; ROUTES],
+    passed_responses: [AtomicU64; CLASSES.len()],
     other_responses: [AtomicU64; CLASSES.len()],
     interrupted: [AtomicU64; InterruptionReason::ALL.len()],
     unrecorded: [AtomicU64; 3],
@@ -95,10 +97,11 @@ fn add(counter: &AtomicU64) {
 }
 
 impl Metrics {
-    pub(super) fn responded(&self, route: Option<Route>, status: StatusCode) {
-        let row = match route {
-            Some(route) => &self.responses[route as usize],
-            None => &self.other_responses,
+    pub(super) fn responded(&self, kept: Option<Kept>, status: StatusCode) {
+        let row = match kept {
+            Some(Kept::Recorded(route) | Kept::Fetched(route)) => &self.responses[route as usize],
+            Some(Kept::Passed) => &self.passed_responses,
+            Some(Kept::Answered) | None => &self.other_responses,
         };
         add(&row[class(status)]);
     }
@@ -163,7 +166,11 @@ pub(super) fn render(state: &State, stats: &[(String, Stats)], facts: &BTreeMap<
         "Responses by route and class of status.",
     );
     let rows = Route::ALL.iter().map(|route| route.path()).zip(&metrics.responses);
-    for (path, row) in rows.chain([("other", &metrics.other_responses)]) {
+    let others = [
+        ("passed", &metrics.passed_responses),
+        ("other", &metrics.other_responses),
+    ];
+    for (path, row) in rows.chain(others) {
         for (class, count) in CLASSES.iter().zip(row) {
             let count = load(count);
             if count > 0 {

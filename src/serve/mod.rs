@@ -3,11 +3,14 @@
 //! leaves only after its record is durable. Fails a request, never the process.
 
 mod admission;
+mod answers;
+mod api;
 mod auth;
 mod cors;
 mod decode;
 mod error;
 mod exchange;
+mod fetch;
 mod harness;
 mod headers;
 mod import;
@@ -16,6 +19,7 @@ mod local;
 mod metrics;
 mod models;
 mod options;
+mod pass;
 mod query;
 mod receipt;
 mod receive;
@@ -33,6 +37,7 @@ mod status;
 mod stream;
 mod train;
 
+pub use api::provider_routes;
 pub use harness::HarnessOptions;
 pub use options::{OnStoreFailure, ServeOptions, StreamReceipt};
 pub use server::{ServeError, Server, Shutdown, Stopped};

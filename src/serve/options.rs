@@ -30,6 +30,8 @@ pub struct ServeOptions {
     pub max_recorded_bytes: usize,
     /// What happens to an answer that cannot be recorded.
     pub on_store_failure: OnStoreFailure,
+    /// Whether requests for the rest of the provider's API are passed on.
+    pub provider_api: bool,
     /// Where the receipt of a chat's event stream stands unless a request says otherwise.
     pub stream_receipt: StreamReceipt,
     /// Silence after which a comment is sent into an open event stream; `None` for never.
@@ -92,6 +94,7 @@ impl Default for ServeOptions {
             max_body_bytes: 64 * 1024 * 1024,
             max_recorded_bytes: 64 * 1024 * 1024,
             on_store_failure: OnStoreFailure::Serve,
+            provider_api: true,
             stream_receipt: StreamReceipt::Auto,
             keep_alive: Some(Duration::from_secs(15)),
             drain: Duration::from_secs(10),

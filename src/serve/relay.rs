@@ -223,6 +223,11 @@ impl Relay {
         }
     }
 
+    /// The provider's id of a response under way.
+    pub(super) fn answer(&self) -> Option<&str> {
+        self.assembler.response_id()
+    }
+
     /// Whether it is lines of JSON and no server-sent events.
     pub(super) fn bare(&self) -> bool {
         self.scanner.bare()

@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde_json::Value;
 
 use super::exchange::Exchange;
+use super::pass::Passing;
 use super::stream::StreamBody;
 use crate::engine::{ByteStream, EngineError};
 
@@ -22,6 +23,8 @@ pub(super) enum ReplyBody {
     /// Bytes on their way through, untouched and unrecorded. The first field comes before the rest; the exchange, which is
     /// settled, goes on until they have left.
     Pass(Option<Bytes>, ByteStream, Box<Exchange>),
+    /// The rest of the provider's API.
+    Passing(Box<Passing>),
     /// Files, as they are read.
     Download(ByteStream),
 }
@@ -46,6 +49,10 @@ impl Body for ReplyBody {
                 .as_mut()
                 .poll_next(cx)
                 .map(|item| item.map(|bytes| bytes.map(Frame::data))),
+            Self::Passing(passing) => passing.bytes().as_mut().poll_next(cx).map(|item| {
+                let item = item?;
+                Some(item.inspect_err(|error| passing.broke_off(error)).map(Frame::data))
+            }),
             Self::Pass(first, rest, exchange) => match first.take() {
                 Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
                 None => rest.as_mut().poll_next(cx).map(|item| {
@@ -63,7 +70,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Stream(_) | Self::Pass(..) | Self::Download(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Pass(..) | Self::Passing(_) | Self::Download(_) => SizeHint::default(),
         }
     }
 }

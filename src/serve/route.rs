@@ -1,35 +1,48 @@
 //! From a path to its handler.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::header::{ALLOW, EXPECT, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::header::{ALLOW, EXPECT, HeaderValue, UPGRADE};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use serde_json::json;
 
+use super::api::{self, Kept};
 use super::cors::{self, Verdict};
 use super::error::ApiError;
 use super::query::decode;
 use super::receive;
 use super::reply::{ReplyBody, json};
 use super::state::State;
-use super::{harness, import, inference, local, models, records, releases, report, scenarios, status, train};
+use super::{
+    fetch, harness, import, inference, local, models, pass, records, releases, report, scenarios, status, train,
+};
 use crate::domain::{Route, ScenarioName};
 use crate::sys::task;
 
 /// Answers one request; every error becomes a response in the dialect of its route.
 pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Response<ReplyBody> {
-    let route = Route::from_path(request.uri().path());
-    let evaluated = evaluated(request.uri().path());
+    let request = as_meant(request);
+    let path = request.uri().path();
+    let kept = below_v1(path).then(|| api::kept(request.method(), path));
+    let dialect = match kept {
+        Some(Ok(Kept::Recorded(route) | Kept::Fetched(route))) => Some(route.dialect()),
+        Some(_) => Route::from_path(path)
+            .map(Route::dialect)
+            .or_else(|| api::dialect(path, request.headers())),
+        None if is_ours(path) => evaluated(path).map(Route::dialect),
+        None => api::dialect(path, request.headers()),
+    };
     let (parts, mut body) = request.into_parts();
     // A client that waits to be asked for the body has sent none.
     let sent = !parts.headers.contains_key(EXPECT);
     let request = Request::from_parts(parts, &mut body);
     let verdict = trusted(state, &request).and_then(|()| cors::check(&state.options.console_origins, &request));
     let (result, origin) = match verdict {
-        Ok(Verdict::Plain) => (answered(state, route, request).await, None),
-        Ok(Verdict::Allowed(origin)) => (answered(state, route, request).await, Some(origin)),
+        Ok(Verdict::Plain) => (answered(state, kept, request).await, None),
+        Ok(Verdict::Allowed(origin)) => (answered(state, kept, request).await, Some(origin)),
         Ok(Verdict::Preflight(origin)) => (Ok(cors::preflight(origin)), None),
         Err(error) => (Err(error), None),
     };
@@ -40,16 +53,45 @@ pub(super) async fn handle(state: &Arc<State>, request: Request<Incoming>) -> Re
             message = error.message,
             "refused"
         );
-        error.response(route.or(evaluated).map(Route::dialect))
+        error.response(dialect)
     });
+    if response.status() == StatusCode::UPGRADE_REQUIRED {
+        response
+            .headers_mut()
+            .insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    }
     if let Some(origin) = origin {
         cors::allow(response.headers_mut(), origin);
     }
-    state.metrics.responded(route, response.status());
+    state.metrics.responded(kept.and_then(Result::ok), response.status());
     if sent && !response.status().is_success() {
         receive::discard(&mut body).await;
     }
     response
+}
+
+/// The request for the path that its client meant.
+fn as_meant(mut request: Request<Incoming>) -> Request<Incoming> {
+    if let Cow::Owned(path) = api::meant(request.method(), request.uri().path()) {
+        let whole = match request.uri().query() {
+            None => path,
+            Some(query) => format!("{path}?{query}"),
+        };
+        if let Ok(uri) = Uri::try_from(whole) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+fn below_v1(path: &str) -> bool {
+    path == "/v1" || path.starts_with("/v1/")
+}
+
+/// Whether it is one of Reef's own routes, which have one shape of errors.
+fn is_ours(path: &str) -> bool {
+    let first = path.split('/').nth(1).unwrap_or("");
+    matches!(first, "" | "reef" | "healthz" | "metrics")
 }
 
 /// Where no token tells friends from strangers, a browser's request is looked at more closely.
@@ -64,15 +106,15 @@ fn trusted<B>(state: &State, request: &Request<B>) -> Result<(), ApiError> {
 /// A request over which Reef breaks down gets an answer too.
 async fn answered(
     state: &Arc<State>,
-    route: Option<Route>,
+    kept: Option<Result<Kept, &'static [&'static str]>>,
     request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    task::caught("answering a request", answer(state, route, request)).await?
+    task::caught("answering a request", answer(state, kept, request)).await?
 }
 
 async fn answer(
     state: &Arc<State>,
-    route: Option<Route>,
+    kept: Option<Result<Kept, &'static [&'static str]>>,
     request: Request<&mut Incoming>,
 ) -> Result<Response<ReplyBody>, ApiError> {
     if request.uri().path() == "/healthz" && matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -83,11 +125,36 @@ async fn answer(
             state.metrics.refused_tokens.fetch_add(1, Ordering::Relaxed);
         })?;
     }
-    match route {
-        Some(route) if request.method() == Method::POST => inference::infer(state, route, request).await,
-        Some(_) => Ok(not_allowed(&["POST"], route)),
-        None => ours(state, request).await,
+    let path = request.uri().path();
+    if kept.is_some() {
+        if wants_websocket(request.headers()) {
+            return Err(ApiError::new(
+                StatusCode::UPGRADE_REQUIRED,
+                "websocket_refused",
+                "WebSocket connections are not relayed, because nothing that is said on them could be recorded; send the \
+                 request over HTTP, with \"stream\": true for a stream",
+            ));
+        }
+        if api::leads_away(path) {
+            return Err(ApiError::not_found(
+                "unknown_route",
+                "a path below /v1 has no \".\" and no \"..\" in it",
+            ));
+        }
     }
+    match kept {
+        Some(Ok(Kept::Recorded(route))) => inference::infer(state, route, request).await,
+        Some(Ok(Kept::Fetched(route))) => fetch::fetch(state, route, request).await,
+        Some(Ok(Kept::Passed)) => pass::pass(state, request).await,
+        Some(Err(methods)) => Ok(not_allowed(methods, Route::from_path(path))),
+        Some(Ok(Kept::Answered)) | None => ours(state, request).await,
+    }
+}
+
+fn wants_websocket(headers: &HeaderMap) -> bool {
+    headers
+        .get(UPGRADE)
+        .is_some_and(|value| value.as_bytes().to_ascii_lowercase().starts_with(b"websocket"))
 }
 
 /// Every route that is not inference. Later rooms add theirs here.
@@ -152,10 +219,16 @@ async fn ours(state: &Arc<State>, request: Request<&mut Incoming>) -> Result<Res
 
 fn unknown(method: &Method, parts: &[&str], path: &str) -> Result<Response<ReplyBody>, ApiError> {
     match methods(parts) {
-        [] => Err(ApiError::not_found(
-            "unknown_route",
-            format!("there is no {method} {}", shown(path)),
-        )),
+        [] => {
+            let mut message = format!("there is no {method} {}", shown(path));
+            if let Some(route) = api::nearest(path) {
+                message.push_str(&format!(
+                    "; the route is {route}: the base URL of an OpenAI client is this service's address with /v1, that of \
+                     an Anthropic client the address alone"
+                ));
+            }
+            Err(ApiError::not_found("unknown_route", message))
+        }
         methods => Ok(not_allowed(methods, None)),
     }
 }

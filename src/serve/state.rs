@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::admission::Admission;
+use super::answers::Answers;
 use super::auth::Tokens;
 use super::error::ApiError;
 use super::metrics::Metrics;
@@ -28,6 +29,7 @@ pub(super) struct State {
     pub(super) board: Arc<LoopBoard>,
     pub(super) admission: Arc<Admission>,
     pub(super) metrics: Metrics,
+    pub(super) answers: Answers,
     pub(super) started: Instant,
     pub(super) started_us: i64,
     /// Cancelled when open streams must end.
@@ -51,6 +53,7 @@ impl State {
             directory,
             engine,
             metrics: Metrics::default(),
+            answers: Answers::default(),
             started: Instant::now(),
             started_us: clock::now_us(),
             cut: CancellationToken::new(),

@@ -20,6 +20,7 @@ use super::relay::{Completion, Ending, Relay, Step};
 use crate::domain::RecordId;
 use crate::engine::{ByteStream, EngineError};
 use crate::experience::{InterruptionReason, StoreError};
+use crate::sys::json;
 use crate::sys::task::{self, Task};
 
 const UNRECORDED: &[u8] = b": x-reef-recorded: false\n\n";
@@ -332,6 +333,7 @@ impl StreamBody {
     fn fail(&mut self, reason: InterruptionReason, error: &ApiError) {
         self.upstream = None;
         self.phase = Phase::Ended;
+        self.remember();
         self.exchange.interrupt(reason, error.message.clone());
         if self.compressed {
             return;
@@ -349,6 +351,19 @@ impl StreamBody {
         self.out.push_back(error.event(dialect, sequence));
     }
 
+    /// A provider that works in the background goes on when its stream does not; another request fetches the answer.
+    fn remember(&self) {
+        let Some(relay) = &self.relay else { return };
+        let Some(answer) = relay.answer() else { return };
+        let in_background = || {
+            json::read_object(&self.exchange.request)
+                .is_some_and(|request| request.get("background") == Some(&serde_json::Value::Bool(true)))
+        };
+        if self.exchange.record && self.exchange.fetched.is_none() && in_background() {
+            self.exchange.wait_for(answer);
+        }
+    }
+
     /// Goes on passing bytes without a record.
     fn give_up(&mut self, why: &str) {
         self.exchange.state.metrics.unrecorded(Unrecorded::Undecodable);
@@ -356,5 +371,14 @@ impl StreamBody {
         self.exchange.settle("unrecorded");
         self.relay = None;
         self.phase = Phase::Tail;
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        // Its client has left.
+        if !self.exchange.settled {
+            self.remember();
+        }
     }
 }

@@ -117,6 +117,11 @@ impl Upstream {
         seen.iter().filter(|seen| seen.method == "POST").cloned().collect()
     }
 
+    /// Every request so far, whatever its method.
+    pub fn requests(&self) -> Vec<Seen> {
+        self.inner.seen.lock().unwrap().clone()
+    }
+
     /// The only request so far.
     pub fn only(&self) -> Seen {
         let mut seen = self.seen();

@@ -11,8 +11,9 @@ use crate::common::reef::Reef;
 use crate::common::upstream::{Do, Upstream, answer, answer_with, stream};
 use crate::turns;
 
-const ROUTES: [&str; 4] = [
+const ROUTES: [&str; 5] = [
     "/v1/chat/completions",
+    "/v1/completions",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
@@ -125,7 +126,7 @@ fn own_errors_come_in_the_envelope_of_the_route() {
             assert!(!message.contains(upstream.trim_start_matches("http://")), "{message}");
             assert!(!message.contains("127.0.0.1"), "{message}");
         }
-        let mut wrong = http::send(reef.address, "GET", path, &[token], b"");
+        let mut wrong = http::send(reef.address, "PUT", path, &[token], b"");
         assert_eq!((wrong.status, wrong.header("allow")), (405, Some("POST")));
         envelope(path, &wrong.json());
     }

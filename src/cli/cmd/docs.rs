@@ -13,7 +13,8 @@ use crate::config;
 /// Write the generated reference pages
 #[derive(Debug, Args)]
 pub(crate) struct DocsArgs {
-    /// The directory that gets cli.md, configuration.md, exit-codes.md and configuration.schema.json
+    /// The directory that gets cli.md, configuration.md, exit-codes.md, configuration.schema.json and the generated part of
+    /// http.md
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -27,6 +28,7 @@ pub(crate) fn run(context: &Context, args: DocsArgs) -> Result<Exit, CliError> {
         ("configuration.md", configuration()),
         ("exit-codes.md", exit_codes()),
         ("configuration.schema.json", schema + "\n"),
+        ("http.md.provider-routes", crate::serve::provider_routes()),
     ];
     std::fs::create_dir_all(&args.out)
         .and_then(|()| {

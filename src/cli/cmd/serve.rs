@@ -387,6 +387,7 @@ fn options(settings: &Settings) -> ServeOptions {
             OnFailure::Serve => OnStoreFailure::Serve,
             OnFailure::Refuse => OnStoreFailure::Refuse,
         },
+        provider_api: reef.provider_api,
         stream_receipt: match reef.stream_receipt {
             ReceiptChoice::Auto => StreamReceipt::Auto,
             ReceiptChoice::Finish => StreamReceipt::Finish,

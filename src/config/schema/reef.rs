@@ -47,6 +47,9 @@ section! {
         client_timeout: Duration = 75.0, min 0.1;
         /// Requests to the engine at one time; a further one gets 503.
         max_in_flight: u32 = 10000, min 1.0;
+        /// Pass requests for the rest of the provider's API below `/v1` (embeddings, files, batches, …) on to it, with its
+        /// credential. They leave no record.
+        provider_api: bool = true;
         /// Where the receipt of a chat's event stream stands: in the chunk that says why the model stopped (`finish`), or in a
         /// chunk of its own without choices (`chunk`). `auto` takes the second for a request that asks for its usage, which
         /// comes in such a chunk too. `x-reef-stream-receipt` says it for one request.

@@ -15,8 +15,13 @@ use crate::sys::json::{self, NotJson};
 pub enum Answer {
     /// The model's answer.
     Whole(Box<Turn>),
-    /// The provider works on it; another request fetches it. Holds the provider's word for how far it is.
-    NotYet(String),
+    /// The provider works on it; another request fetches it.
+    NotYet {
+        /// The provider's id of it, by which it is fetched.
+        id: Option<String>,
+        /// The provider's word for how far it is.
+        status: String,
+    },
     /// The provider failed, in these words.
     Failed(String),
     /// No answer, and why.
@@ -48,7 +53,7 @@ pub fn answer_of_body(route: Route, body: &[u8]) -> Answer {
 pub fn turn_of_body(route: Route, body: &[u8]) -> Turn {
     let note = match answer_of_body(route, body) {
         Answer::Whole(turn) => return *turn,
-        Answer::NotYet(status) => format!("the response is not there yet: {status}"),
+        Answer::NotYet { status, .. } => format!("the response is not there yet: {status}"),
         Answer::Failed(error) => format!("the response reports an error: {error}"),
         Answer::Nothing(why) => why,
     };
@@ -71,7 +76,15 @@ fn chat(value: &Value) -> Option<Answer> {
     if let Err(failure) = turn.take(value, false) {
         return Some(Answer::Failed(failure));
     }
-    turn.begun().then(|| whole(turn.finish()))
+    if turn.begun() {
+        return Some(whole(turn.finish()));
+    }
+    // A deferred completion: nothing but the id to ask for it by.
+    let id = text(value, "request_id").filter(|_| value.as_object().is_some_and(|fields| fields.len() == 1))?;
+    Some(Answer::NotYet {
+        id: Some(id.to_owned()),
+        status: "deferred".to_owned(),
+    })
 }
 
 fn message(value: &Value) -> Option<Answer> {
@@ -93,7 +106,12 @@ fn count(value: &Value) -> Option<Answer> {
 
 fn response(value: &Value) -> Option<Answer> {
     match text(value, "status") {
-        Some(status @ ("queued" | "in_progress")) => return Some(Answer::NotYet(status.to_owned())),
+        Some(status @ ("queued" | "in_progress")) => {
+            return Some(Answer::NotYet {
+                id: text(value, "id").map(str::to_owned),
+                status: status.to_owned(),
+            });
+        }
         Some(status @ ("failed" | "cancelled")) => {
             let said = value.get("error").filter(|error| !error.is_null()).map(words);
             return Some(Answer::Failed(

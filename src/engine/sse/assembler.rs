@@ -152,6 +152,14 @@ impl Assembler {
         }
     }
 
+    /// The provider's id of a response that can be fetched later.
+    pub fn response_id(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Response(turn) => turn.id(),
+            Kind::Chat(_) | Kind::Message(_) => None,
+        }
+    }
+
     /// Of the chat chunk just taken: whether it was the one with which every choice has said why it stopped. `None` if it
     /// spoke of no choice.
     pub fn concludes(&self) -> Option<bool> {

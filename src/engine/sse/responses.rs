@@ -116,6 +116,11 @@ impl ResponseTurn {
         Ok(())
     }
 
+    /// The provider's id of it.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.turn.response_id.as_deref()
+    }
+
     fn take_identity(&mut self, response: &Value) {
         set_once(&mut self.turn.response_id, text(response, "id"));
         set_once(&mut self.turn.model, text(response, "model"));

@@ -16,7 +16,8 @@ use super::pool::{Connector, Lease, Pool};
 use super::provider::{Provider, ProviderError};
 use super::{RetryOptions, UpstreamOptions};
 use crate::engine::{
-    BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard, RequestOutline, strip_hop_by_hop,
+    BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard, PassRequest, RequestOutline,
+    strip_hop_by_hop,
 };
 
 /// The engine that asks providers.
@@ -24,7 +25,7 @@ pub struct Upstream {
     pub(super) ports: Vec<Port>,
     pub(super) models: ModelCache,
     first_byte_timeout: Duration,
-    idle_timeout: Duration,
+    pub(super) idle_timeout: Duration,
     retry: RetryOptions,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Port {
 }
 
 /// What one try came to, short of an answer to relay.
-enum Failure {
+pub(super) enum Failure {
     /// The provider says to come back, perhaps when.
     Busy {
         reply: Box<EngineReply>,
@@ -177,7 +178,7 @@ impl Upstream {
         Ok((reply, after))
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         lease: &mut Lease,
         request: Request<Full<Bytes>>,
@@ -293,6 +294,10 @@ fn connector(connect_timeout: Duration, tls: bool) -> Result<Connector, Provider
 impl Engine for Upstream {
     fn call(&self, request: EngineRequest) -> BoxFuture<'_, Result<EngineReply, EngineError>> {
         Box::pin(self.answer(request))
+    }
+
+    fn pass(&self, request: PassRequest) -> BoxFuture<'_, Result<EngineReply, EngineError>> {
+        Box::pin(self.pass_on(request))
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelCard>, EngineError>> {

@@ -4,6 +4,7 @@
 mod body;
 mod call;
 mod models;
+mod pass;
 mod pool;
 mod provider;
 

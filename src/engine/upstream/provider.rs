@@ -187,6 +187,16 @@ impl Provider {
             .map(Uri::from)
     }
 
+    /// Makes the headers of a passed request fit for this provider, whichever API it is at home in.
+    pub(super) fn dress_passed(&self, headers: &mut HeaderMap, dialect: Dialect) {
+        let dialect = if self.api == Api::Anthropic {
+            Dialect::Anthropic
+        } else {
+            dialect
+        };
+        self.dress(headers, dialect, false);
+    }
+
     /// Makes `headers` fit for this provider: its host, Reef's credential, nobody else's.
     pub(super) fn dress(&self, headers: &mut HeaderMap, dialect: Dialect, streaming: bool) {
         headers.remove(CONTENT_LENGTH);

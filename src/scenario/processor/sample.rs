@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::staleness::{Produced, StaleReason};
-use crate::domain::{RecordId, RequestType, is_score};
+use crate::domain::{RecordId, RequestType, Route, is_score};
 use crate::experience::{Record, RecordRow};
 use crate::recipe::{ProcessorKind, ProcessorSpec, Truncated};
 
@@ -214,8 +214,9 @@ pub fn admit_demonstration(spec: &ProcessorSpec, exchange: &RecordRow) -> Result
 
 fn from_sources(spec: &ProcessorSpec, sources: &[&RecordRow]) -> Result<Sample, Exclusion> {
     for source in sources {
-        let answered =
-            source.kind == RequestType::Inference && source.status.is_none_or(|status| (200..300).contains(&status));
+        let answered = source.kind == RequestType::Inference
+            && source.route != Some(Route::CountTokens)
+            && source.status.is_none_or(|status| (200..300).contains(&status));
         if !answered {
             return Err(Exclusion::NotAnAnswer);
         }

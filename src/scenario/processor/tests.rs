@@ -154,6 +154,8 @@ fn each_exclusion_has_its_own_reason_and_an_absent_score_is_not_zero() {
     };
     assert_eq!(changed(|e| e.has_capture = false), Err(Exclusion::NoTokens));
     assert_eq!(changed(|e| e.status = Some(500)), Err(Exclusion::NotAnAnswer));
+    let counted = |e: &mut RecordRow| e.route = Some(Route::CountTokens);
+    assert_eq!(changed(counted), Err(Exclusion::NotAnAnswer));
     assert_eq!(changed(|e| e.pruned_us = Some(1)), Err(Exclusion::SourcePruned));
     assert_eq!(
         changed(|e| e.stop_reason = Some("length".into())),
