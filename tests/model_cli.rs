@@ -242,3 +242,92 @@ fn a_wrong_checksum_is_refused_and_forgotten() {
     assert!(error.contains("404"), "{error}");
     assert_eq!(ok(&reef(dir.path(), &["model", "list"])), "");
 }
+
+/// A folder that serving would take, to be spoiled.
+fn sound(dir: &Path) -> std::path::PathBuf {
+    let source = dir.join("guest");
+    let _none_yet = fs::remove_dir_all(&source);
+    write_synthetic(&source, &synthetic_config(), 1).unwrap();
+    source
+}
+
+#[test]
+fn what_serving_would_refuse_is_refused_when_it_comes_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let pointer = format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{:064}\nsize 269060552\n",
+        0
+    );
+    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}";
+    let doubling =
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}";
+    let weights = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = fs::read(sound(dir.path()).join("model.safetensors")).unwrap();
+        change(&mut bytes);
+        bytes
+    };
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("chat_template.jinja", loops.into(), "instructions"),
+        ("chat_template.jinja", doubling.into(), "instructions"),
+        ("chat_template.jinja", "{% if %}".into(), "does not parse"),
+        (
+            "chat_template.jinja",
+            "{{ messages[0].content | frobnicate }}".into(),
+            "frobnicate",
+        ),
+        (
+            "chat_template.jinja",
+            "always the same".into(),
+            "does not hold what is said",
+        ),
+        ("model.safetensors", pointer.clone().into(), "git lfs pull"),
+        (
+            "model.safetensors",
+            weights(&|bytes| bytes.truncate(bytes.len() - 100)),
+            "bytes of tensors",
+        ),
+        (
+            "model.safetensors",
+            weights(&|bytes| bytes.truncate(20)),
+            "longer than the file",
+        ),
+        (
+            "model.safetensors",
+            weights(&|bytes| {
+                let end = bytes.len();
+                bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+            }),
+            "not finite",
+        ),
+        (
+            "model.safetensors",
+            weights(&|bytes| {
+                let at = bytes.windows(6).position(|name| name == b"q_proj").unwrap();
+                bytes[at] = b'x';
+            }),
+            "q_proj",
+        ),
+        ("tokenizer.json", pointer.clone().into(), "git lfs pull"),
+        ("tokenizer.json", "{\"model\": 7}".into(), "tokenizer"),
+        ("tokenizer.json", "junk".into(), "tokenizer"),
+        ("config.json", pointer.clone().into(), "git lfs pull"),
+    ];
+    for (file, bytes, word) in cases {
+        let source = sound(dir.path());
+        fs::write(source.join(file), bytes).unwrap();
+        let begun = std::time::Instant::now();
+        let error = failure(&reef(dir.path(), &["model", "import", "guest", "--name", "g"]), 2);
+        assert!(error.contains(word), "{file}: {error}");
+        assert!(error.contains("guest") && !error.contains(".part-"), "{file}: {error}");
+        assert!(begun.elapsed().as_secs() < 30, "{file}: {:?}", begun.elapsed());
+        let left = fs::read_dir(dir.path().join(".reef/models")).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{file}: nothing of it stays");
+    }
+    fs::write(dir.path().join("x.gguf"), &pointer).unwrap();
+    let error = failure(&reef(dir.path(), &["model", "import", "x.gguf"]), 2);
+    assert!(error.contains("git lfs pull"), "{error}");
+    fs::remove_file(sound(dir.path()).join("tokenizer.json")).unwrap();
+    failure(&reef(dir.path(), &["model", "import", "guest"]), 2);
+    sound(dir.path());
+    ok(&reef(dir.path(), &["model", "import", "guest"]));
+}

@@ -13,3 +13,5 @@ mod access;
 mod common;
 #[path = "operating/panics.rs"]
 mod panics;
+#[path = "operating/service.rs"]
+mod service;

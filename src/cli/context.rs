@@ -4,15 +4,21 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Settings, Sources};
 use crate::experience::{Experience, StoreOptions};
-use crate::sys::{access, disk};
+use crate::sys::{access, disk, signals};
 
 use super::args::GlobalArgs;
 use super::dotted::Override;
 use super::output::Output;
 use super::{CliError, Exit, OrExit};
+
+/// How long work that was told to stop may take to end.
+const LAST: Duration = Duration::from_secs(5);
 
 /// What a missing store means to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,15 +166,24 @@ impl Context {
         }
     }
 
-    /// Runs asynchronous work to its end, or until Ctrl-C (exit 130). `reef serve` handles signals itself and does not
-    /// use this.
+    /// Runs asynchronous work to its end, or until a signal says stop (exit 130): what it started ends with it. `reef serve`
+    /// handles signals itself and does not use this.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-        self.runtime()?.block_on(async {
+        let runtime = self.runtime()?;
+        let result = runtime.block_on(async {
             tokio::select! {
                 result = work => result,
-                _ = tokio::signal::ctrl_c() => Err(CliError::interrupted()),
+                told = told_to_stop() => Err(match told {
+                    Ok(()) => CliError::interrupted(),
+                    Err(error) => CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")),
+                }),
             }
-        })
+        });
+        if result.is_err() {
+            // Work that looks up ends by itself; nobody waits for the rest.
+            runtime.shutdown_timeout(LAST);
+        }
+        result
     }
 
     /// A runtime for asynchronous work.
@@ -186,6 +201,26 @@ pub(crate) fn read_only(settings: &Settings) -> bool {
     [&storage.dir, &storage.experience_db(), &storage.artifacts_git()]
         .into_iter()
         .any(|path| disk::is_read_only(path))
+}
+
+/// Until a terminal, a person or a service manager says stop. A command that was started with hang-ups ignored goes on.
+async fn told_to_stop() -> std::io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let hangup = async {
+        if signals::is_ignored(rustix::process::Signal::HUP) {
+            return Ok(std::future::pending().await);
+        }
+        signal(SignalKind::hangup())
+            .map(|mut hangup| async move { hangup.recv().await })?
+            .await;
+        Ok(())
+    };
+    tokio::select! {
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        hung_up = hangup => hung_up,
+    }
 }
 
 /// A command's own flag that stands for a setting.

@@ -16,6 +16,7 @@ mod exit;
 mod harness;
 mod learning;
 mod logging;
+mod manager;
 mod openmp;
 mod output;
 mod pages;
@@ -38,7 +39,7 @@ use error::{CliError, OrExit};
 use output::Output;
 
 use crate::harness::sandbox;
-use crate::sys::{format, launch, task};
+use crate::sys::{first, format, launch, task};
 
 /// Runs the program, and ends it.
 pub fn main() -> ! {
@@ -71,6 +72,11 @@ fn run(argv: Vec<OsString>) -> Exit {
         Err(error) => return usage(&early, &without_hidden(error)),
     };
     let context = Context::new(&cli.global, overrides);
+    if cli.command.stays()
+        && let Err(error) = first::step_aside()
+    {
+        return report(context.output(), &CliError::from_error(Exit::Unexpected, error));
+    }
     if !cli.command.logs_by_itself() {
         logging::for_command(&context);
     }

@@ -24,6 +24,13 @@ pub(crate) struct Posted {
     note: Note,
 }
 
+impl Posted {
+    /// Where the service is reached.
+    pub(crate) fn url(&self) -> &str {
+        &self.note.url
+    }
+}
+
 /// Leaves the note.
 pub(crate) fn post(settings: &Settings, url: String) -> Result<Posted, CliError> {
     let path = path(settings);

@@ -2,10 +2,13 @@
 //! learning or HTTP routing. Door: [`Engine`], [`EngineRequest`], [`EngineReply`], [`EngineError`]. State: sockets, loaded
 //! weights. Fails with a typed error before the first byte; after it, the body stream ends with an error.
 
-#[cfg(any(feature = "torch", test))]
 #[cfg_attr(
     not(feature = "torch"),
-    allow(dead_code, unused_imports, reason = "only the embedded engine uses it")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "without the embedded engine only its templates are checked"
+    )
 )]
 mod chat;
 pub mod models;

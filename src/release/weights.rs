@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::content::Found;
 use super::{ArtifactKind, Component, ReleaseError};
+use crate::sys::lfs;
 
 /// A header larger than this is no header.
 pub(super) const LARGEST_HEADER: u64 = 100 << 20;
@@ -25,6 +26,9 @@ pub(super) fn check(dir: &Path, components: &BTreeMap<String, Component>, found:
         let inside =
             |file: &&Found| component.path.is_empty() || file.path.starts_with(&format!("{}/", component.path));
         let files = || found.iter().filter(inside);
+        if matches!(component.kind, ArtifactKind::LoraAdapter | ArtifactKind::Checkpoint) {
+            files().try_for_each(|file| no_pointer(&file.absolute))?;
+        }
         match component.kind {
             ArtifactKind::LoraAdapter => adapter(&dir.join(&component.path))?,
             ArtifactKind::Checkpoint => {
@@ -42,6 +46,15 @@ fn at(path: &Path) -> impl Fn(String) -> ReleaseError {
     move |problem| ReleaseError::BadContent {
         path: path.to_path_buf(),
         problem,
+    }
+}
+
+/// Weights or a tokenizer that were never brought would be found out when they should be served.
+fn no_pointer(path: &Path) -> Result<(), ReleaseError> {
+    let found = File::open(path).and_then(|mut file| lfs::is_pointer(&mut file));
+    match found.map_err(|error| at(path)(error.to_string()))? {
+        true => Err(at(path)(lfs::POINTER.to_owned())),
+        false => Ok(()),
     }
 }
 

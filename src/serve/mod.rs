@@ -31,6 +31,7 @@ mod report;
 mod route;
 mod scenarios;
 mod server;
+mod shutdown;
 mod sniff;
 mod state;
 mod status;
@@ -40,7 +41,8 @@ mod train;
 pub use api::provider_routes;
 pub use harness::HarnessOptions;
 pub use options::{OnStoreFailure, ServeOptions, StreamReceipt};
-pub use server::{ServeError, Server, Shutdown, Stopped};
+pub use server::{ServeError, Server, Stopped};
+pub use shutdown::{LAST, Shutdown};
 
 /// Largest body of the routes that take a few fields or imported records.
 const SMALL_BODY: usize = 1024 * 1024;

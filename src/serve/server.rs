@@ -15,13 +15,11 @@ use tokio_util::task::TaskTracker;
 
 use super::options::ServeOptions;
 use super::route;
+use super::shutdown::{SETTLE, Shutdown};
 use super::state::State;
 use crate::engine::Engine;
 use crate::scenario::{Activate, BaseSeed, Directory, DirectoryError, LoopBoard, Publisher, Supervisor};
 use crate::sys::task;
-
-/// How long records of answers already given may take to reach the disk after the last connection has closed.
-const SETTLE: Duration = Duration::from_secs(10);
 
 /// A client that takes nothing of what is sent to it for this long is gone.
 const STALLED: Duration = Duration::from_secs(300);
@@ -63,36 +61,6 @@ pub enum ServeError {
     /// The scenarios cannot be read.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-}
-
-/// The two ways to stop.
-#[derive(Debug, Clone, Default)]
-pub struct Shutdown {
-    /// Cancel to stop taking requests and let those in flight finish.
-    pub drain: CancellationToken,
-    /// Cancel to stop at once.
-    pub now: CancellationToken,
-}
-
-impl Shutdown {
-    /// Drains on the first SIGTERM or SIGINT, stops at once on the second.
-    pub fn on_signals() -> std::io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let shutdown = Self::default();
-        let told = shutdown.clone();
-        let _waiting = task::spawn("waiting for signals", async move {
-            for token in [&told.drain, &told.now] {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-                token.cancel();
-            }
-        });
-        Ok(shutdown)
-    }
 }
 
 /// How the service stopped.
@@ -156,6 +124,12 @@ impl Server {
         self.listener.local_addr().ok()
     }
 
+    /// Counts the inference requests that are open.
+    pub fn in_flight(&self) -> impl Fn() -> usize + Send + Sync + use<> {
+        let state = Arc::clone(&self.state);
+        move || state.admission.active()
+    }
+
     /// Answers until told to stop.
     pub async fn run(self, shutdown: Shutdown) -> Stopped {
         let Self {
@@ -206,7 +180,12 @@ impl Server {
         state.admission.close();
         let stopped = drain(&state, &connections, &shutdown, &abort).await;
         state.afterwards.close();
-        if stopped != Stopped::Forced && tokio::time::timeout(SETTLE, state.afterwards.wait()).await.is_err() {
+        let deadline = tokio::time::Instant::now() + SETTLE;
+        if stopped != Stopped::Forced
+            && tokio::time::timeout_at(deadline, state.afterwards.wait())
+                .await
+                .is_err()
+        {
             tracing::error!("stopped while records were still being stored; no receipt was given for them");
         }
         // It may be in the middle of loading a release; what it began is repaired at the next start.
@@ -214,7 +193,7 @@ impl Server {
         if let Some(learning) = learning {
             // A step in progress is stopped, not waited for: it goes on at the next start.
             let abort = learning.abort_handle();
-            if stopped == Stopped::Forced || tokio::time::timeout(SETTLE, learning).await.is_err() {
+            if stopped == Stopped::Forced || tokio::time::timeout_at(deadline, learning).await.is_err() {
                 abort.abort();
             }
         }

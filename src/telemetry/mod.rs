@@ -65,6 +65,8 @@ pub fn init(telemetry: &Telemetry) -> Tracing {
     let filter = || read(&telemetry.filter);
     let base = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        // A terminal that hung up, or a reader that went away, must not break what is logged about.
+        .log_internal_errors(false)
         .with_target(false);
     let stderr = match telemetry.format {
         LogFormat::Text => base.with_ansi(telemetry.color).with_filter(filter()).boxed(),
@@ -82,6 +84,7 @@ pub fn init(telemetry: &Telemetry) -> Tracing {
             .json()
             .flatten_event(true)
             .with_writer(journal)
+            .log_internal_errors(false)
             .with_filter(filter)
     });
     let (traces, tracing) = match telemetry.otlp.as_deref().map(otlp::start) {

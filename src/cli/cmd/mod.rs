@@ -86,6 +86,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Work that starts programs and may be all that a container runs.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Train(_) | Self::Eval(_) | Self::Harness(_))
+    }
+
     /// Work whose log is kept starts logging itself, once it knows its settings; the dashboard has no place for a log.
     pub(crate) fn logs_by_itself(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Train(_) | Self::Dash(_))

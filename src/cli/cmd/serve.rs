@@ -10,14 +10,14 @@ use super::config;
 use crate::cli::context::{Store, given};
 use crate::cli::progress::Spinner;
 use crate::cli::publishing::{base_seed, room};
-use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, openmp, readiness, running};
+use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, manager, openmp, readiness, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings, StreamReceipt as ReceiptChoice};
 use crate::experience::Retention;
 use crate::recipe::{Recipe, TrainerKind};
 use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped, StreamReceipt};
 use crate::sys::access::Open;
-use crate::sys::task;
+use crate::sys::{failpoint, task};
 
 /// Time between two looks for bodies that retention does not keep.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
@@ -90,17 +90,24 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     // Faults are told before anything starts.
     readiness::check(&settings)?;
     let recipe = learning::followed(&settings)?;
+    let shutdown = Shutdown::on_signals()
+        .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
+    manager::starting(settings.reef.ready_timeout);
     let runtime = context.runtime()?;
     let ended = runtime.block_on(async {
-        let shutdown = Shutdown::on_signals()
-            .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
         let server = tokio::select! {
             started = tokio::time::timeout(settings.reef.ready_timeout, start(context, &settings, recipe, &shutdown)) => {
                 started.map_err(|_| too_slow(&settings))??
             }
             () = shutdown.drain.cancelled() => return Err(CliError::interrupted()),
         };
-        let _posted = announce(context, &settings, &server)?;
+        let grace = settings.reef.drain_timeout;
+        shutdown.allow(grace);
+        let posted = announce(context, &settings, &server)?;
+        if let Some(url) = posted.as_ref().map(|posted| posted.url().to_owned()) {
+            let attending = manager::attend(url, server.in_flight(), shutdown.clone(), grace);
+            let _attending = task::spawn("telling the service manager", attending);
+        }
         Ok(match server.run(shutdown).await {
             Stopped::Drained => Exit::Ok,
             Stopped::Cut(open) => {
@@ -112,10 +119,8 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
             Stopped::Forced => Exit::Interrupted,
         })
     });
-    if ended.is_err() {
-        // A start that was given up may still be loading a model; nobody waits for it.
-        runtime.shutdown_background();
-    }
+    // What a thread is still about, a model that loads or a step that does not look up, nobody waits for.
+    runtime.shutdown_background();
     ended
 }
 
@@ -151,6 +156,8 @@ async fn start(
     recipe: Option<Recipe>,
     shutdown: &Shutdown,
 ) -> Result<Server, CliError> {
+    // A failure here is told as a panic is; only tests arm it.
+    let _armed = failpoint::hit("serve::start");
     let wanted = settings.clone();
     // Loading a model takes long and does not yield.
     let spinner = (settings.inference.engine() == EngineKind::Torch)

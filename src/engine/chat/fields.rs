@@ -33,6 +33,9 @@ pub(crate) enum RequestFault {
     /// The chat template refused the messages.
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
+    /// The chat template is at fault, whatever the request: the model's, not the client's.
+    #[error("this model's chat template is at fault: {reason}")]
+    BadTemplate { reason: String },
     /// A schema that cannot be followed.
     #[error("'{param}' holds a JSON schema that cannot be followed: {reason}")]
     Schema { param: String, reason: String },
@@ -48,8 +51,13 @@ impl RequestFault {
             | Self::Unsupported { param, .. }
             | Self::Schema { param, .. } => Some(param),
             Self::ContextLength { .. } | Self::Template { .. } => Some("messages"),
-            Self::NotJson { .. } => None,
+            Self::NotJson { .. } | Self::BadTemplate { .. } => None,
         }
+    }
+
+    /// Whether the client could do better.
+    pub(crate) fn is_the_clients(&self) -> bool {
+        !matches!(self, Self::BadTemplate { .. })
     }
 
     /// OpenAI's word for it, where it has one.
@@ -61,6 +69,7 @@ impl RequestFault {
             Self::OutOfRange { .. } | Self::Template { .. } => Some("invalid_value"),
             Self::Unsupported { .. } => Some("unsupported_parameter"),
             Self::Schema { .. } => Some("invalid_json_schema"),
+            Self::BadTemplate { .. } => Some("chat_template_failed"),
             Self::NotJson { .. } => None,
         }
     }

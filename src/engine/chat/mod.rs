@@ -13,4 +13,4 @@ pub(crate) use fields::RequestFault;
 pub(crate) use output::{Delta, OutputParser, OutputStyle};
 pub(crate) use request::{ChatRequest, Finish, OutputFormat, SamplingChoice, TokenLogprob, TokenUsage, ToolChoice};
 pub(crate) use stop::{StopMatcher, Utf8Stream};
-pub(crate) use template::{ChatTemplate, TemplateError};
+pub(crate) use template::ChatTemplate;

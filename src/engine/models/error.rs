@@ -1,7 +1,7 @@
 //! What can be wrong with a model's files or with a call to the model.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a model cannot be imported, loaded or run. Each names what was wrong and, where there is one, the next step.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +83,14 @@ pub enum ModelError {
         /// What happened.
         reason: String,
     },
+    /// A chat template that does not make a prompt of the simplest message.
+    #[error("the chat template of the model in {} cannot be used: {reason}", dir.display())]
+    Template {
+        /// The model's folder.
+        dir: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The numerical library refused an operation.
     #[error("the tensor library failed while {doing}")]
     Tensor {
@@ -104,6 +112,24 @@ pub enum ModelError {
 }
 
 impl ModelError {
+    /// The same error of what was copied from `to`, or made of it, into the folder `from`.
+    pub(super) fn moved(mut self, from: &Path, to: &Path) -> Self {
+        if let Self::Io { path, .. }
+        | Self::Malformed { path, .. }
+        | Self::MissingTensor { path, .. }
+        | Self::Template { dir: path, .. } = &mut self
+            && let Ok(below) = path.strip_prefix(from)
+        {
+            // A file that a model was made of has nothing below it.
+            *path = if to.is_dir() && below != Path::new("") {
+                to.join(below)
+            } else {
+                to.to_owned()
+            };
+        }
+        self
+    }
+
     pub(crate) fn io(path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::Io {
             path: path.into(),

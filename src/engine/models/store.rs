@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::check;
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::file;
@@ -117,7 +118,9 @@ impl ModelStore {
         } else {
             gguf::import(source, &part, dtype).map(drop)
         };
-        let placed = filled.and_then(|()| {
+        // In the words of where it comes from: the folder it is copied to is gone when they are read.
+        let sound = filled.and_then(|()| check::check(&part).map_err(|error| error.moved(&part, source)));
+        let placed = sound.and_then(|()| {
             fs::rename(&part, &target).map_err(|e| ModelError::io(&target, e))?;
             crate::sys::durable::sync_dir(&self.dir).map_err(|e| ModelError::io(&self.dir, e))
         });

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use crate::sys::signals;
 use crate::sys::task::{self, Task};
 use rustix::process::{Pid, Signal, getpgrp, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,7 +24,7 @@ pub(super) struct Caught(Vec<(tokio::signal::unix::Signal, Signal, bool)>);
 
 /// Catches from now on what [`Caught::pass_on`] will pass on.
 pub(super) fn catch() -> io::Result<Caught> {
-    let hangup_ignored = ignored() & (1 << (Signal::HUP.as_raw() - 1)) != 0;
+    let hangup_ignored = signals::is_ignored(Signal::HUP);
     let caught = PASSED
         .into_iter()
         // Under nohup it is ignored here and, left alone, by the agent too, which inherits that.
@@ -47,14 +48,6 @@ impl Caught {
         });
         Guard(tasks.collect())
     }
-}
-
-/// The signals that whoever started this process wanted ignored, as bits.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }
 
 /// Whether a terminal's keys reach this process and its child.

@@ -157,8 +157,13 @@ impl ReplyStream {
     }
 }
 
-/// The body of a refusal in the dialect's shape; its status is 400.
+/// The body of a refusal in the dialect's shape; its status is 400 where the client could do better, else 502.
 pub(crate) fn error_body(dialect: Dialect, fault: &RequestFault) -> Value {
+    let kind = match (fault.is_the_clients(), dialect) {
+        (true, _) => "invalid_request_error",
+        (false, Dialect::Anthropic) => "api_error",
+        (false, _) => "server_error",
+    };
     match dialect {
         Dialect::Anthropic => {
             // Clients of this dialect know an overlong prompt by these words, and then shorten the conversation.
@@ -168,12 +173,12 @@ pub(crate) fn error_body(dialect: Dialect, fault: &RequestFault) -> Value {
                 }
                 other => other.to_string(),
             };
-            json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}})
+            json!({"type": "error", "error": {"type": kind, "message": message}})
         }
         Dialect::OpenaiChat | Dialect::OpenaiResponses => json!({
             "error": {
                 "message": fault.to_string(),
-                "type": "invalid_request_error",
+                "type": kind,
                 "param": fault.param(),
                 "code": fault.code(),
             },

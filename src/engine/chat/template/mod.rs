@@ -1,6 +1,7 @@
 //! Chat templates, rendered as `transformers` renders them: Jinja2 with trimmed blocks, Python's string methods,
 //! `raise_exception`, `strftime_now`, and JSON as Python writes it.
 
+mod limits;
 mod python_json;
 mod strftime;
 
@@ -9,6 +10,8 @@ use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
+
+use limits::Limits;
 
 const NAME: &str = "chat";
 
@@ -30,6 +33,36 @@ pub(crate) enum TemplateError {
         #[source]
         source: Error,
     },
+    /// It took more than any request can need: the fault is the template's.
+    #[error("the chat template {reason}")]
+    Excessive { reason: String },
+}
+
+impl TemplateError {
+    /// With its cause, for whoever can act on it.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Refused { message } => message.clone(),
+            Self::Excessive { .. } => self.to_string(),
+            Self::Syntax { source } | Self::Render { source } => format!("{self}: {source}"),
+        }
+    }
+
+    /// Whether it failed for what it is and not for what it was given: no other request would fare better.
+    pub(crate) fn is_the_templates(&self) -> bool {
+        match self {
+            Self::Refused { .. } => false,
+            Self::Syntax { .. } | Self::Excessive { .. } => true,
+            Self::Render { source } => matches!(
+                source.kind(),
+                ErrorKind::UnknownFilter
+                    | ErrorKind::UnknownFunction
+                    | ErrorKind::UnknownTest
+                    | ErrorKind::TemplateNotFound
+                    | ErrorKind::SyntaxError
+            ),
+        }
+    }
 }
 
 /// A parsed chat template with the variables that every rendering gets.
@@ -42,6 +75,11 @@ pub(crate) struct ChatTemplate {
 impl ChatTemplate {
     /// Parses `source`. `constants` are the special tokens by their names (`bos_token`, `eos_token`, …).
     pub(crate) fn new(source: &str, constants: Map<String, Json>) -> Result<Self, TemplateError> {
+        if source.len() > limits::SOURCE {
+            return Err(TemplateError::Excessive {
+                reason: format!("has more than {} bytes", limits::SOURCE),
+            });
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -96,10 +134,26 @@ impl ChatTemplate {
         context.insert("tools".to_owned(), tools);
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".to_owned(), Json::Bool(add_generation_prompt));
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(Value::from(Serde(Json::Object(context)))))
-            .map_err(classify)
+        let context = Json::Object(context);
+        let limits = Limits::of(limits::size(&context));
+        // Cheap: what an environment holds is shared.
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(limits.instructions));
+        let mut prompt = limits::Bounded::new(limits.prompt);
+        let rendered = environment.get_template(NAME).and_then(|template| {
+            template
+                .render_captured_to(Value::from(Serde(context)), &mut prompt)
+                .map(drop)
+        });
+        if prompt.over {
+            return Err(TemplateError::Excessive {
+                reason: format!("makes a prompt of more than {} bytes of this request", limits.prompt),
+            });
+        }
+        rendered.map_err(|error| classify(error, limits))?;
+        String::from_utf8(prompt.bytes).map_err(|error| TemplateError::Excessive {
+            reason: format!("makes a prompt that is no text: {error}"),
+        })
     }
 }
 
@@ -108,7 +162,15 @@ impl ChatTemplate {
 #[error("{0}")]
 struct Raised(String);
 
-fn classify(error: Error) -> TemplateError {
+fn classify(error: Error, limits: Limits) -> TemplateError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TemplateError::Excessive {
+            reason: format!(
+                "takes more than {} instructions, or strings as long, for this request",
+                limits.instructions
+            ),
+        };
+    }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
@@ -152,11 +214,13 @@ fn plain_generation_marks(source: &str) -> String {
 
 /// Python's methods of strings, lists and dictionaries. `title` is our own: Python begins a word at any cased letter.
 fn python_method(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    if method == "title"
-        && args.is_empty()
-        && let Some(text) = value.as_str()
-    {
-        return Ok(Value::from(python_title(text)));
+    limits::pay_for(state, value)?;
+    args.iter().try_for_each(|arg| limits::pay_for(state, arg))?;
+    match (value.as_str(), method, args) {
+        (Some(text), "title", []) => return Ok(Value::from(python_title(text))),
+        (Some(text), "join", [items]) => return limits::join(state, text, items),
+        (Some(text), "format", _) => limits::check_format(text)?,
+        _ => {}
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
 }
@@ -176,7 +240,7 @@ fn python_title(text: &str) -> String {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of a filter")]
-fn to_json(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
+fn to_json(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     let style = python_json::Style {
         indent: kwargs
             .get::<Option<Value>>("indent")?
@@ -194,8 +258,18 @@ fn to_json(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
             "an undefined value has no JSON form",
         ));
     }
-    let json = serde_json::to_value(value)
-        .map_err(|error| Error::new(ErrorKind::InvalidOperation, "no JSON form").with_source(error))?;
+    style
+        .check()
+        .map_err(|fault| Error::new(ErrorKind::InvalidOperation, fault))?;
+    // A list may be made while it is written, and longer than any memory.
+    let mut written = limits::Bounded::new(limits::room(state) / python_json::COST);
+    let json = serde_json::to_writer(&mut written, value).and_then(|()| serde_json::from_slice(&written.bytes));
+    if written.over {
+        return Err(Error::from(ErrorKind::OutOfFuel));
+    }
+    let json: Json =
+        json.map_err(|error| Error::new(ErrorKind::InvalidOperation, "no JSON form").with_source(error))?;
+    limits::pay(state, written.bytes.len().saturating_mul(python_json::COST as usize))?;
     Ok(Value::from(python_json::write(&json, &style)))
 }
 

@@ -14,6 +14,25 @@ pub(super) struct Style {
     pub(super) separators: Option<Vec<String>>,
 }
 
+/// What a byte costs of what is written: it is looked at a few times, and grows by escapes and indentation.
+pub(super) const COST: u64 = 16;
+/// The widest indentation, and the longest separator. Templates use four and two.
+const WIDEST: usize = 16;
+
+impl Style {
+    /// Refuses what would make much of little.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if self.indent.is_some_and(|width| width > WIDEST) {
+            return Err("an indentation of more than 16 columns");
+        }
+        let long = |words: &Vec<String>| words.iter().any(|word| word.len() > WIDEST);
+        if self.separators.as_ref().is_some_and(long) {
+            return Err("a separator of more than 16 bytes");
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn write(value: &Value, style: &Style) -> String {
     let item_separator = if style.indent.is_some() { "," } else { ", " };
     let (item, key) = match style.separators.as_deref() {

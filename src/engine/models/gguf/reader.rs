@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::error::ModelError;
 use super::dequant::Encoding;
+use crate::sys::lfs;
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const MAX_ENTRIES: u64 = 1 << 16;
@@ -96,6 +97,9 @@ impl Gguf {
             at: 0,
             len,
         };
+        if lfs::is_pointer(&mut &file).map_err(|e| ModelError::io(path, e))? {
+            return Err(ModelError::malformed(path, lfs::POINTER));
+        }
         if cursor.bytes::<4>()? != MAGIC {
             return Err(cursor.wrong("it does not begin with GGUF"));
         }

@@ -24,6 +24,6 @@ pub use cache::KvCache;
 pub use checkpoint::full_training_bytes;
 pub use forward::{ForwardRow, Logits, LogitsOf, Model};
 pub use lora::{Lora, LoraPair, LoraSpec, ServingLora, Target};
-pub use tokenizer::{GenerationDefaults, SpecialTokens, TextStream, Tokenizer};
+pub use tokenizer::{GenerationDefaults, TextStream, Tokenizer};
 pub use train::TrainContext;
 pub use weights::Weights;

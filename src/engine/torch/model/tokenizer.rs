@@ -4,11 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::engine::models::{ModelConfig, ModelError, file, token_ids};
+use crate::engine::models::{ModelConfig, ModelError, SpecialTokens, file, prompt_files, token_ids};
 use crate::sys::task;
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-const MAX_TEMPLATE_BYTES: u64 = 4 << 20;
 /// No character needs more bytes, and no tokenizer spreads one character over more tokens.
 const MAX_PENDING: usize = 8;
 /// Bytes of the longest character in UTF-8, so tokens of the longest that is still incomplete.
@@ -21,19 +20,6 @@ pub struct Tokenizer {
     chat_template: Option<String>,
     generation: GenerationDefaults,
     special: SpecialTokens,
-}
-
-/// The special tokens a chat template may name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SpecialTokens {
-    /// Beginning of a sequence.
-    pub bos: Option<String>,
-    /// End of a sequence.
-    pub eos: Option<String>,
-    /// Padding.
-    pub pad: Option<String>,
-    /// Unknown text.
-    pub unk: Option<String>,
 }
 
 /// generation_config.json, with the end tokens of config.json added.
@@ -57,18 +43,8 @@ impl Tokenizer {
         let path = dir.join("tokenizer.json");
         let bytes = file::read_bounded(&path, MAX_TOKENIZER_BYTES)?;
         let inner = parse(&bytes).map_err(|reason| ModelError::malformed(&path, reason))?;
-        let settings = file::read_optional_json(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
         let generation = file::read_optional_json(&dir.join("generation_config.json"))?.unwrap_or_default();
-        let mut special = special_tokens(&settings);
-        if let Some(more) = file::read_optional_json(&dir.join("special_tokens_map.json"))? {
-            let more = special_tokens(&more);
-            special = SpecialTokens {
-                bos: special.bos.or(more.bos),
-                eos: special.eos.or(more.eos),
-                pad: special.pad.or(more.pad),
-                unk: special.unk.or(more.unk),
-            };
-        }
+        let (chat_template, special) = prompt_files(dir)?;
         let mut defaults = generation_defaults(&generation);
         if defaults.eos_token_ids.is_empty() {
             defaults.eos_token_ids.clone_from(&config.eos_token_ids);
@@ -79,7 +55,7 @@ impl Tokenizer {
         }
         Ok(Self {
             inner,
-            chat_template: chat_template(dir, &settings)?,
+            chat_template,
             generation: defaults,
             special,
         })
@@ -233,38 +209,6 @@ fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
 fn failed(error: tokenizers::Error) -> ModelError {
     ModelError::Tokenizer {
         reason: error.to_string(),
-    }
-}
-
-fn chat_template(dir: &Path, settings: &Value) -> Result<Option<String>, ModelError> {
-    let path = dir.join("chat_template.jinja");
-    if path.is_file() {
-        let bytes = file::read_bounded(&path, MAX_TEMPLATE_BYTES)?;
-        let text = String::from_utf8(bytes).map_err(|_| ModelError::malformed(&path, "it is not UTF-8"))?;
-        return Ok(Some(text));
-    }
-    Ok(match settings.get("chat_template") {
-        Some(Value::String(text)) => Some(text.clone()),
-        // Several named templates: the one called default.
-        Some(Value::Array(list)) => list
-            .iter()
-            .find(|t| t.get("name").and_then(Value::as_str) == Some("default"))
-            .and_then(|t| t.get("template")?.as_str().map(str::to_owned)),
-        _ => None,
-    })
-}
-
-fn special_tokens(value: &Value) -> SpecialTokens {
-    let token = |key: &str| {
-        let entry = value.get(key)?;
-        let text = entry.as_str().or_else(|| entry.get("content")?.as_str());
-        text.map(str::to_owned)
-    };
-    SpecialTokens {
-        bos: token("bos_token"),
-        eos: token("eos_token"),
-        pad: token("pad_token"),
-        unk: token("unk_token"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The embedded model as an [`Engine`].
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -45,24 +46,48 @@ impl TorchEngine {
         if route == Route::CountTokens {
             return self.count(request.body).await;
         }
-        let preparer = Arc::clone(&self.preparer);
         let seed = random_seed();
         let body = request.body.clone();
-        // Templates, tokenizer and schema compiler may take milliseconds.
-        let prepared = task::blocking("preparing a request", move || preparer.prepare(route, &body, seed))
-            .await
-            .map_err(lost)?;
+        let prepared = self
+            .prepare("preparing a request", move |preparer| {
+                preparer.prepare(route, &body, seed)
+            })
+            .await?;
         match prepared {
             Ok(prepared) => self.generate(&request, prepared).await,
             Err(fault) => Ok(refused(route, &fault)),
         }
     }
 
-    async fn count(&self, body: Bytes) -> Result<EngineReply, EngineError> {
+    /// Templates, tokenizer and schema compiler may take milliseconds.
+    async fn prepare<T: Send + 'static>(
+        &self,
+        work: &'static str,
+        run: impl FnOnce(&Preparer) -> Result<T, RequestFault> + Send + 'static,
+    ) -> Result<Result<T, RequestFault>, EngineError> {
+        if let Some(fault) = self.preparer.overdue() {
+            return Ok(Err(fault));
+        }
         let preparer = Arc::clone(&self.preparer);
-        let counted = task::blocking("counting tokens", move || preparer.count(Route::CountTokens, &body))
-            .await
-            .map_err(lost)?;
+        let mut prepared = task::blocking(work, move || run(&preparer));
+        loop {
+            tokio::select! {
+                prepared = &mut prepared => return prepared.map_err(lost),
+                () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    if let Some(fault) = self.preparer.overdue() {
+                        return Ok(Err(fault));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn count(&self, body: Bytes) -> Result<EngineReply, EngineError> {
+        let counted = self
+            .prepare("counting tokens", move |preparer| {
+                preparer.count(Route::CountTokens, &body)
+            })
+            .await?;
         Ok(match counted {
             Ok(tokens) => json_reply(StatusCode::OK, usage_of_count(tokens).to_string().into()),
             Err(fault) => refused(Route::CountTokens, &fault),
@@ -231,7 +256,12 @@ fn json_reply(status: StatusCode, body: Bytes) -> EngineReply {
 
 fn refused(route: Route, fault: &RequestFault) -> EngineReply {
     let body = error_body(route.dialect(), fault).to_string();
-    json_reply(StatusCode::BAD_REQUEST, body.into())
+    let status = if fault.is_the_clients() {
+        StatusCode::BAD_REQUEST
+    } else {
+        StatusCode::BAD_GATEWAY
+    };
+    json_reply(status, body.into())
 }
 
 fn lost(lost: Lost) -> EngineError {

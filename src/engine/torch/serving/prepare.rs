@@ -1,8 +1,11 @@
 //! From a request's body to something the engine thread can generate: dialect, template, tokens, limits, constraint.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::constraint::{Constraint, Constraints, call_schema};
 use super::handle::TorchHandle;
@@ -11,14 +14,40 @@ use super::sequence::Goal;
 use super::vocabulary::Vocabulary;
 use crate::domain::Route;
 use crate::engine::chat::{
-    ChatRequest, ChatTemplate, OutputFormat, OutputParser, OutputStyle, RequestFault, SamplingChoice, TemplateError,
-    ToolChoice, parse,
+    ChatRequest, ChatTemplate, OutputFormat, OutputParser, OutputStyle, RequestFault, SamplingChoice, ToolChoice, parse,
 };
-use crate::engine::torch::model::{GenerationDefaults, Tokenizer};
+use crate::engine::torch::model::GenerationDefaults;
 use crate::engine::torch::{SamplingDefaults, ToolCallFormat, TorchError};
+
+/// A template takes milliseconds, and its instructions are counted; one that takes longer has found what is not.
+const OVERDUE: Duration = Duration::from_secs(20);
+
+/// Prompts being made, by when that began.
+#[derive(Debug, Default)]
+struct Rendering(Mutex<(u64, HashMap<u64, Instant>)>);
+
+/// One of them.
+struct Begun<'a>(&'a Rendering, u64);
+
+impl Rendering {
+    fn begin(&self) -> Begun<'_> {
+        let mut state = self.0.lock();
+        state.0 += 1;
+        let id = state.0;
+        state.1.insert(id, Instant::now());
+        Begun(self, id)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().1.remove(&self.1);
+    }
+}
 
 /// What requests are prepared with.
 pub(crate) struct Preparer {
+    rendering: Rendering,
     template: ChatTemplate,
     style: OutputStyle,
     vocabulary: Arc<Vocabulary>,
@@ -55,12 +84,13 @@ impl Preparer {
         let source = tokenizer
             .chat_template()
             .ok_or_else(|| TorchError::NoChatTemplate { dir: dir() })?;
-        let template = ChatTemplate::new(source, template_constants(tokenizer)).map_err(|error| {
-            let reason = describe(&error);
+        let template = ChatTemplate::new(source, tokenizer.special_tokens().by_name()).map_err(|error| {
+            let reason = error.describe();
             TorchError::ChatTemplate { dir: dir(), reason }
         })?;
         let style = OutputStyle::of_template(template.source());
         Ok(Self {
+            rendering: Rendering::default(),
             style: match options.tool_calls {
                 None => style,
                 Some(ToolCallFormat::Hermes) => style.with_marked_calls(),
@@ -72,6 +102,20 @@ impl Preparer {
             vocabulary: Arc::clone(vocabulary),
             max_context: handle.max_context(),
             capture_top: options.capture_top_k,
+        })
+    }
+
+    /// Whether a prompt is overdue. As long as that one holds a core, no other request is given one by this template.
+    pub(crate) fn overdue(&self) -> Option<RequestFault> {
+        let overdue = self
+            .rendering
+            .0
+            .lock()
+            .1
+            .values()
+            .any(|begun| begun.elapsed() > OVERDUE);
+        overdue.then(|| RequestFault::BadTemplate {
+            reason: format!("a prompt takes it longer than {} s", OVERDUE.as_secs()),
         })
     }
 
@@ -158,10 +202,16 @@ impl Preparer {
             described = with_described_tools(&request.messages, offered);
             (&described, [].as_slice())
         };
+        let _begun = self.rendering.begin();
         self.template
             .render(messages, tools, true, &request.template_variables)
-            .map_err(|error| RequestFault::Template {
-                reason: describe(&error),
+            .map_err(|error| {
+                let reason = error.describe();
+                if error.is_the_templates() {
+                    RequestFault::BadTemplate { reason }
+                } else {
+                    RequestFault::Template { reason }
+                }
             })
     }
 
@@ -253,25 +303,4 @@ fn with_described_tools(messages: &[Value], tools: &[Value]) -> Vec<Value> {
         });
     }
     out
-}
-
-fn template_constants(tokenizer: &Tokenizer) -> Map<String, Value> {
-    let special = tokenizer.special_tokens();
-    [
-        ("bos_token", &special.bos),
-        ("eos_token", &special.eos),
-        ("pad_token", &special.pad),
-        ("unk_token", &special.unk),
-    ]
-    .into_iter()
-    .filter_map(|(name, token)| Some((name.to_owned(), Value::from(token.as_deref()?))))
-    .collect()
-}
-
-/// An error with its cause, for a client who can act on it.
-fn describe(error: &TemplateError) -> String {
-    match error {
-        TemplateError::Refused { message } => message.clone(),
-        TemplateError::Syntax { source } | TemplateError::Render { source } => format!("{error}: {source}"),
-    }
 }
