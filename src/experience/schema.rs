@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::error::{Doing, StoreError};
 
@@ -83,7 +83,8 @@ pub(super) fn connect_read_only(path: &Path, busy_timeout: Duration) -> Result<C
 /// Whether the files that connections share cannot be made.
 fn cannot_be_shared(conn: &Connection) -> bool {
     let tried = conn.query_row("PRAGMA schema_version", [], |_| Ok(()));
-    matches!(tried, Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == rusqlite::ErrorCode::CannotOpen)
+    let unmakeable = [ErrorCode::CannotOpen, ErrorCode::ReadOnly];
+    matches!(tried, Err(rusqlite::Error::SqliteFailure(error, _)) if unmakeable.contains(&error.code))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -201,7 +202,7 @@ fn read_only() -> rusqlite::Error {
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
-        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
     )
 }
 

@@ -20,6 +20,8 @@ mod ledger;
 mod lfs;
 mod lock;
 mod manifest;
+#[cfg(test)]
+mod manifest_tests;
 mod materialise;
 mod objects;
 mod pointer;

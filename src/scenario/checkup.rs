@@ -120,7 +120,8 @@ fn look(
             }),
         });
     }
-    for commit in repository.chain(head, Some(&ends.head), usize::MAX)? {
+    // The oldest first: what is built on a bad release may be bad for its sake.
+    for commit in repository.chain(head, Some(&ends.head), usize::MAX)?.into_iter().rev() {
         repository.examine(&commit.release_id)?;
     }
     repository.examine(head)?;
