@@ -112,11 +112,17 @@ pub fn forge(path: &Path, head: &ReleaseId, edits: &[Edit]) -> ReleaseId {
                     files.remove(path);
                 }
             }
-            Edit::Reverse => manifest["content"]["files"].as_array_mut().unwrap().reverse(),
+            Edit::Reverse => {
+                if let Some(listed) = listed_files(&mut manifest) {
+                    listed.reverse();
+                }
+            }
             Edit::Double => {
-                let listed = manifest["content"]["files"].as_array_mut().unwrap();
-                let first = listed[0].clone();
-                listed.insert(0, first);
+                if let Some(listed) = listed_files(&mut manifest)
+                    && let Some(first) = listed.first().cloned()
+                {
+                    listed.insert(0, first);
+                }
             }
             Edit::DoubleEntry { name } => doubled = Some(name.clone()),
             Edit::Set { at, to } => {
@@ -174,8 +180,13 @@ fn read(git: &Repository, commit: &git2::Commit<'_>) -> (Value, BTreeMap<String,
     (serde_json::from_slice(blob.content()).unwrap(), files)
 }
 
+/// The files of a manifest, unless an edit before made something else of them.
+fn listed_files(manifest: &mut Value) -> Option<&mut Vec<Value>> {
+    manifest.pointer_mut("/content/files")?.as_array_mut()
+}
+
 fn list(manifest: &mut Value, path: &str, file: Option<(&String, u32)>) {
-    let listed = manifest["content"]["files"].as_array_mut().unwrap();
+    let Some(listed) = listed_files(manifest) else { return };
     listed.retain(|entry| entry["path"] != path);
     if let Some((text, mode)) = file {
         let sha256 = hex::encode(Sha256::digest(text.as_bytes()));
