@@ -356,7 +356,7 @@ fn traffic_says_where_it_ends() {
     let url = format!("dash --url http://{}", reef.address);
     for (at, command, newest) in [
         (reef.dir.as_path(), "dash", "the newest 200;"),
-        (elsewhere.path(), url.as_str(), "the newest 100;"),
+        (elsewhere.path(), url.as_str(), "the newest 200;"),
     ] {
         let pane = Pane::start(120, 40, at, command, "");
         pane.wait(&["● serving"]);

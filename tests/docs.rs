@@ -1,5 +1,5 @@
 //! The generated reference is in step with the program (`REEF_UPDATE_DOCS=1 cargo test --test docs` rewrites it), every
-//! command in the documentation is one the program takes, and those marked as tested are run.
+//! command in the documentation is one the program takes. What the guides say is typed by `tests/first_steps.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,15 +8,11 @@
     reason = "a failed test may panic"
 )]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::reef::Reef;
-use common::upstream::{Upstream, answer};
 use reef::cli::EXIT_CODES;
 use reef::experience::InterruptionReason;
 
@@ -203,11 +199,10 @@ fn pages() -> Vec<PathBuf> {
     out
 }
 
-/// The shell blocks of a page: whether the line before says that they are tested, and their lines.
-fn blocks(page: &str) -> Vec<(bool, Vec<String>)> {
+/// The lines of the shell blocks of a page.
+fn blocks(page: &str) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
-    let mut before = "";
     while let Some(line) = lines.next() {
         if matches!(line.trim(), "```sh" | "```bash" | "```console") {
             let body: Vec<String> = lines
@@ -215,9 +210,8 @@ fn blocks(page: &str) -> Vec<(bool, Vec<String>)> {
                 .take_while(|line| line.trim() != "```")
                 .map(str::to_owned)
                 .collect();
-            blocks.push((before.trim() == "<!-- tested -->", body));
+            blocks.push(body);
         }
-        before = line;
     }
     blocks
 }
@@ -275,7 +269,7 @@ fn every_command_in_the_documentation_is_one_the_program_takes() {
     let mut checked = 0;
     let mut wrong = Vec::new();
     for path in pages() {
-        for (_, lines) in blocks(&fs::read_to_string(&path).unwrap()) {
+        for lines in blocks(&fs::read_to_string(&path).unwrap()) {
             let whole = lines.join("\n").replace("\\\n", " ");
             for command in whole.lines().flat_map(commands) {
                 // What stands for a value the reader has is given one of its shape; --help ends the run before any work.
@@ -297,52 +291,6 @@ fn every_command_in_the_documentation_is_one_the_program_takes() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(checked > 40, "only {checked} commands were found");
-}
-
-/// In order, in a deployment that serves and has recorded something.
-#[test]
-fn every_block_marked_as_tested_runs() {
-    let chat = include_str!("../src/engine/sse/fixtures/chat.json");
-    let upstream = Upstream::always(answer(200, "application/json", chat));
-    let mut ran = 0;
-    for path in pages() {
-        let tested: Vec<Vec<String>> = blocks(&fs::read_to_string(&path).unwrap())
-            .into_iter()
-            .filter_map(|(tested, lines)| tested.then_some(lines))
-            .collect();
-        if tested.is_empty() {
-            continue;
-        }
-        let reef = Reef::start(&upstream.url(), &[]);
-        let mut response = reef.post("/v1/chat/completions", r#"{"model":"m","messages":[]}"#);
-        assert!(response.receipt().is_some());
-        response.bytes();
-        let programs = Path::new(env!("CARGO_BIN_EXE_reef")).parent().unwrap().to_owned();
-        for lines in tested {
-            let path_variable = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
-            let output = common::reef::command(&reef.dir);
-            let mut shell = Command::new("bash");
-            shell
-                .args(["-euc", &lines.join("\n")])
-                .current_dir(&reef.dir)
-                .env_clear();
-            for (name, value) in output.get_envs() {
-                if let Some(value) = value {
-                    shell.env(name, value);
-                }
-            }
-            let output = shell.env("PATH", path_variable).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(
-                output.status.success(),
-                "{}:\n{}\n{said}",
-                path.display(),
-                lines.join("\n")
-            );
-            ran += 1;
-        }
-    }
-    assert!(ran >= 2, "only {ran} blocks are marked as tested");
 }
 
 /// The headings of the troubleshooting page are words of the program.

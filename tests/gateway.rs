@@ -28,6 +28,8 @@ mod passing;
 mod routes;
 #[path = "gateway/streams.rs"]
 mod streams;
+#[path = "gateway/ways.rs"]
+mod ways;
 
 /// Whole bodies and streams of the same turn, in every dialect.
 mod turns {

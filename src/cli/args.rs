@@ -95,3 +95,35 @@ pub(crate) enum ColorChoice {
     /// Never
     Never,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each(command: &clap::Command, look: &mut impl FnMut(&clap::Command)) {
+        look(command);
+        for below in command.get_subcommands() {
+            each(below, look);
+        }
+    }
+
+    /// `-n` and `-s` mean one thing, wherever they are taken.
+    #[test]
+    fn a_short_option_means_the_same_everywhere() {
+        each(&Cli::command(), &mut |command| {
+            for option in command.get_opts() {
+                let long = option.get_long();
+                for (short, wanted) in [('n', "limit"), ('s', "scenario")] {
+                    if long == Some(wanted) || option.get_short() == Some(short) {
+                        assert_eq!(
+                            (option.get_short(), long),
+                            (Some(short), Some(wanted)),
+                            "{}",
+                            command.get_name()
+                        );
+                    }
+                }
+            }
+        });
+    }
+}

@@ -7,6 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{CliError, Context, Exit};
+use crate::sys::net::Cause;
 use crate::sys::{json, terminal};
 
 /// Longest wait for any answer to a command.
@@ -60,6 +61,17 @@ impl Client {
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value, CliError> {
         self.send(Method::GET, path, None, None).await
+    }
+
+    /// The same for something that may not be there.
+    pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, CliError> {
+        let (status, body) = self.exchange(Method::GET, path, None, None).await?;
+        let json = serde_json::from_slice(&body).ok();
+        match status {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => Ok(json),
+            status => Err(refused(status, json.as_ref())),
+        }
     }
 
     /// The body of an answer as it is.
@@ -128,16 +140,16 @@ impl Client {
     }
 }
 
-/// The innermost cause: the outer ones repeat the URL.
+/// Why, without the URL, which the message names already.
 fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return format!("no answer within {} s", TIMEOUT.as_secs());
     }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
+    let cause = Cause::of(error);
+    match cause.hint() {
+        Some(hint) => format!("{cause}; {hint}"),
+        None => cause.to_string(),
     }
-    cause.to_string()
 }
 
 fn refused(status: StatusCode, body: Option<&Value>) -> CliError {

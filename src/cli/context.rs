@@ -52,7 +52,8 @@ impl Context {
             config: global.config.clone(),
             overrides,
             env: std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                // What is not UTF-8 is refused where a setting is made of it, not overlooked.
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
                 .collect(),
             settings: OnceCell::new(),
         }
@@ -68,7 +69,7 @@ impl Context {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// What was configured: the file of `-c`, the flags, the environment, the defaults.
+    /// What was configured: flags, the environment, the file of `-c`, the defaults.
     pub(crate) fn settings(&self) -> Result<&Settings, CliError> {
         if let Some(settings) = self.settings.get() {
             return Ok(settings);
@@ -91,6 +92,7 @@ impl Context {
         })
         .or_exit(Exit::Usage)
         .map_err(|error| match &self.config {
+            Some(file) if !file.exists() => error.hint("reef init writes one; -c names it, from this directory on"),
             Some(_) => error.hint("reef config schema lists every key with its type"),
             None => error,
         })
@@ -186,6 +188,20 @@ impl Context {
         result
     }
 
+    /// Waits between two looks of a command that goes on; ends it when nobody reads its output any more.
+    pub(crate) async fn pause(&self, how_long: Duration) -> Result<(), CliError> {
+        const GLANCE: Duration = Duration::from_millis(200);
+        let until = tokio::time::Instant::now() + how_long;
+        while !self.output.reader_gone() {
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            tokio::time::sleep(left.min(GLANCE)).await;
+        }
+        Err(CliError::broken_pipe())
+    }
+
     /// A runtime for asynchronous work.
     pub(crate) fn runtime(&self) -> Result<tokio::runtime::Runtime, CliError> {
         tokio::runtime::Builder::new_multi_thread()
@@ -209,7 +225,7 @@ async fn told_to_stop() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let hangup = async {
         if signals::is_ignored(rustix::process::Signal::HUP) {
-            return Ok(std::future::pending().await);
+            std::future::pending::<()>().await;
         }
         signal(SignalKind::hangup())
             .map(|mut hangup| async move { hangup.recv().await })?

@@ -9,7 +9,9 @@ use crate::engine::models::ModelStore;
 use crate::engine::torch::{
     ComputeDevice, Dtype, OnSwap, SamplingDefaults, ToolCallFormat, TorchEngine, TorchError, TorchHandle, TorchOptions,
 };
-use crate::engine::upstream::{Api, ProviderError, ProviderOptions, RetryOptions, Upstream, UpstreamOptions};
+use crate::engine::upstream::{
+    Api, HeadLimits, ProviderError, ProviderOptions, RetryOptions, Upstream, UpstreamOptions,
+};
 
 use super::{CliError, Exit, OrExit};
 
@@ -95,7 +97,10 @@ pub(crate) fn upstream(settings: &Settings) -> Result<Upstream, CliError> {
         api: api(inference.upstream_api),
     }];
     for fallback in settings.fallbacks()? {
-        let from_variable = || settings.variable(fallback.api_key_env.as_deref()?).map(str::to_owned);
+        let from_variable = || {
+            let secret = settings.credential(fallback.api_key_env.as_deref()?)?;
+            Some(secret.expose().to_owned())
+        };
         providers.push(ProviderOptions {
             url: fallback.url.clone().map(String::from).unwrap_or_default(),
             model: fallback.model.clone(),
@@ -123,6 +128,11 @@ pub(crate) fn upstream(settings: &Settings) -> Result<Upstream, CliError> {
             initial: inference.retry_initial_s,
             max: inference.retry_max_s,
         },
+        head: HeadLimits {
+            lines: inference.max_head_lines as usize,
+            bytes: usize::try_from(inference.max_head_size.0).unwrap_or(usize::MAX),
+        },
+        proxies: settings.proxies()?,
         ..UpstreamOptions::new(first)
     };
     Upstream::new(&options).or_exit(Exit::Usage)

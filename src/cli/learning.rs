@@ -58,22 +58,18 @@ pub(crate) fn hands(settings: &Settings, recipe: &Recipe, built: Option<&Built>)
         }),
         _ => None,
     };
-    let base_is_missing = base.is_none();
     let answering = built.map(|built| Answering {
         engine: built.engine.clone(),
         torch: built.torch.clone(),
     });
     if recipe.learns() && recipe.trainer.backend == TrainerKind::Torch {
         TrainSettings::from_recipe(recipe).map_err(|error| trainer_fault(settings, recipe, error))?;
+        if base.is_none() {
+            return Err(no_weights(settings, recipe));
+        }
     }
     let hands = Hands::new(recipe, answering, base, engines::judge(settings)?)
-        .map_err(|error| CliError::from_error(Exit::Usage, error).of_setting(settings, "recipe.implementation"))
-        .map_err(|failure| match base_is_missing {
-            true => failure
-                .hint("name the model: inference.model-path")
-                .hint("beside a provider, a harness can learn (recipe evolve), or a trainer of your own (trainer.backend: program)"),
-            false => failure,
-        })?;
+        .map_err(|error| CliError::from_error(Exit::Usage, error).of_setting(settings, "recipe.implementation"))?;
     match built {
         Some(built) if recipe.trainer.backend == TrainerKind::Proposer => {
             Ok(hands.with_workshop(workshop(settings, built)?))
@@ -88,6 +84,25 @@ fn trainer_fault(settings: &Settings, recipe: &Recipe, error: TrainError) -> Cli
         TrainError::Settings { key, fault } => recipe.fault_at(settings, &key, &fault).into(),
         error => CliError::from_error(Exit::Usage, error),
     }
+}
+
+/// A recipe that trains weights, where the weights are somebody else's.
+fn no_weights(settings: &Settings, recipe: &Recipe) -> CliError {
+    let whose = match settings.inference.provider_url() {
+        Some(_) => "the model of a provider cannot be trained here",
+        None => "no model to train is configured",
+    };
+    CliError::new(
+        Exit::Usage,
+        format!("recipe {} trains the weights of a model in this process, and {whose}", recipe.name),
+    )
+    .of_setting(settings, "recipe.implementation")
+    .hint("set inference.model-path to serve and train a model here")
+    .hint(
+        "behind a provider an agent's harness can learn (recipe evolve), or whatever a program of yours makes, such as a \
+         routing policy (trainer.backend = program)",
+    )
+    .hint("or record only, without a recipe, and train elsewhere: reef records export writes what was recorded")
 }
 
 /// What the evolution of harness trees works with.

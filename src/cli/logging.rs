@@ -9,7 +9,7 @@ use super::Context;
 /// Logging of a command: warnings, or what `-v` or `REEF_LOG` ask for.
 pub(crate) fn for_command(context: &Context) {
     // Nothing is traced, so nothing is left to send.
-    let _untraced = start(context, "warn", LogFormat::Text, None);
+    let _untraced = start(context, quiet(context), LogFormat::Text, None);
 }
 
 /// Logging of the service, as configured. Traces that are left are sent when the guard goes.
@@ -21,16 +21,25 @@ pub(crate) fn for_service(context: &Context, settings: &Settings) -> Tracing {
     start(context, &settings.observability.log, format, Some(settings))
 }
 
-/// Logging of training from the shell: quiet as a command, kept as the service's.
+/// Logging of training from the shell: quiet as a command, kept as the service's. The command tells of failed steps
+/// itself.
 pub(crate) fn for_training(context: &Context, settings: &Settings) -> Tracing {
-    start(context, "warn", LogFormat::Text, Some(settings))
+    let usual = context
+        .env("REEF_LOG")
+        .unwrap_or("warn,reef::scenario::drive::perform=error");
+    start(context, usual, LogFormat::Text, Some(settings))
+}
+
+/// What a person at a shell wants to see, unless the environment says otherwise.
+fn quiet(context: &Context) -> &str {
+    context.env("REEF_LOG").unwrap_or("warn")
 }
 
 fn start(context: &Context, usual: &str, format: LogFormat, kept: Option<&Settings>) -> Tracing {
     let output = context.output();
     let filter = match (output.quiet(), output.verbosity()) {
         (true, _) => "error",
-        (false, 0) => context.env("REEF_LOG").unwrap_or(usual),
+        (false, 0) => usual,
         (false, 1) => "info,reef=debug",
         (false, _) => "debug,reef=trace",
     };
@@ -48,5 +57,7 @@ fn start(context: &Context, usual: &str, format: LogFormat, kept: Option<&Settin
         color: output.colored_talk(),
         journal,
         otlp: observability.and_then(|observability| observability.otlp_endpoint.clone()),
+        // A proxy that cannot be used is refused where the engine is built.
+        proxies: kept.and_then(|settings| settings.proxies().ok()).unwrap_or_default(),
     })
 }

@@ -3,8 +3,10 @@
 //! environment and passes on what the other rooms need.
 
 mod args;
+mod begin;
 mod client;
 mod cmd;
+mod complete;
 mod context;
 mod disk;
 #[cfg(test)]
@@ -59,11 +61,15 @@ pub fn main() -> ! {
 }
 
 fn run(argv: Vec<OsString>) -> Exit {
+    if complete::answer(&argv) {
+        return Exit::Ok;
+    }
     let early = early_output(&argv);
     let (argv, overrides) = match dotted::split(argv) {
         Ok(split) => split,
         Err(error) => return report(&early, &error),
     };
+    let argv = before_help(argv);
     let cli = match Cli::command()
         .try_get_matches_from(&argv)
         .and_then(|matches| Cli::from_arg_matches(&matches))
@@ -103,26 +109,58 @@ fn usage(output: &Output, error: &clap::Error) -> Exit {
     } else {
         rendered.to_string()
     };
-    match output.text(&text) {
+    let told = if output.json() {
+        output.object("help", &serde_json::json!({"text": rendered.to_string()}))
+    } else {
+        output.text(&text)
+    };
+    match told {
         Ok(()) => Exit::Ok,
         Err(error) => report(output, &error),
     }
 }
 
-/// The same error, with no hidden command among what it suggests.
+/// The same error. Of the commands it suggests, the nearest one that is not hidden stays.
 fn without_hidden(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) else {
         return error;
     };
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) => typed.clone(),
+        _ => String::new(),
+    };
     let offered = Cli::offered();
-    let shown = |name: &String| name == "help" || offered.find_subcommand(name).is_some();
-    let names: Vec<String> = names.iter().filter(|name| shown(name)).cloned().collect();
+    let shown = |name: &&String| *name == "help" || offered.find_subcommand(name).is_some();
+    // Two letters the wrong way round are one mistake.
+    let far = |name: &String| strsim::damerau_levenshtein(&typed, name);
+    let mut names: Vec<String> = names.iter().filter(shown).cloned().collect();
+    let nearest = names.iter().map(far).min().unwrap_or_default();
+    names.retain(|name| far(name) == nearest);
     if names.is_empty() {
         error.remove(ContextKind::SuggestedSubcommand);
     } else {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
     }
     error
+}
+
+/// `reef help` takes names of commands and nothing else; options of how to speak are put before it, where they count.
+fn before_help(argv: Vec<OsString>) -> Vec<OsString> {
+    let is_option = |word: &&OsString| word.to_string_lossy().starts_with('-');
+    let Some(at) = argv.iter().skip(1).position(|word| !is_option(&word)) else {
+        return argv;
+    };
+    let at = at + 1;
+    if argv[at] != "help" {
+        return argv;
+    }
+    let (options, words): (Vec<OsString>, Vec<OsString>) = argv[at + 1..].iter().cloned().partition(|word| {
+        ["--json", "-q", "--quiet", "-v", "-vv", "--verbose"]
+            .iter()
+            .any(|known| word == known)
+    });
+    let before = argv[..at].iter().cloned();
+    before.chain(options).chain([argv[at].clone()]).chain(words).collect()
 }
 
 /// Before the arguments are understood, only `--json` and `--color` can be guessed from them.

@@ -5,6 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -65,6 +66,16 @@ impl Output {
     /// Whether a person is watching standard error and wants to see progress there.
     pub(crate) fn progress_visible(&self) -> bool {
         !self.args.json && !self.args.quiet && io::stderr().is_terminal()
+    }
+
+    /// Whether standard output is a pipe whose reader went away, which a write would find out: a command that only waits
+    /// has nothing to write.
+    pub(crate) fn reader_gone(&self) -> bool {
+        let out = io::stdout();
+        let mut asked = [PollFd::new(&out, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut asked, Some(&now)).is_ok_and(|found| found > 0)
+            && asked[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
     }
 
     /// Writes data to standard output as it is. A reader that went away ends the command quietly.

@@ -93,6 +93,7 @@ fn names(snapshot: &Snapshot, only: Option<&ScenarioName>) -> Vec<String> {
 fn look_into(source: &mut dyn Source, name: &str) -> Result<(Snapshot, Focus, Vec<Evidence>), CliError> {
     let snapshot = source.snapshot(&Want {
         scenario: Some(name.to_owned()),
+        ..Want::default()
     })?;
     let focus = snapshot
         .focus

@@ -42,6 +42,7 @@ impl Context {
                 .map(|setting| setting.expose().to_owned())
                 .collect(),
             git_timeout: release.git_timeout_s,
+            proxies: settings.proxies()?,
         };
         if missing == Store::Shown && read_only(settings) {
             let experience = self.store_of(settings, missing)?;

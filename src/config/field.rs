@@ -16,7 +16,7 @@ pub struct Field {
     pub secret: bool,
     /// The default as JSON.
     pub default: Option<&'static str>,
-    /// The environment variable that sets it when nothing else does.
+    /// The environment variable that sets it, where its name does not follow from the key.
     pub env: Option<&'static str>,
     /// Smallest value allowed.
     pub min: Option<f64>,

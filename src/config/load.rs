@@ -10,7 +10,7 @@ use super::nearest::{declared, nearest, unknown_keys};
 use super::reader::Reader;
 use super::tree::{Node, Value, canonical};
 use super::yaml::Origin;
-use super::{ConfigError, Fault, Field, Section, Settings, Source, aliases, interpolate, toml, yaml};
+use super::{ConfigError, Fault, Field, Section, Settings, Source, aliases, interpolate, toml, variables, yaml};
 
 /// A deployment file is a page of text; anything larger is another file.
 const MAX_FILE: u64 = 4 << 20;
@@ -41,7 +41,8 @@ pub struct Override {
     pub negated: bool,
 }
 
-/// Reads the file and settles what every setting is.
+/// Reads the file and settles what every setting is: a flag wins over the environment, that over the file, that over
+/// the default.
 pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     let mut root = match &sources.file {
         Some(file) => read_file(file, &sources.directory)?,
@@ -60,6 +61,7 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     let moved = aliases::settle(&mut root, &mut faults);
     refuse_given_twice(&sources.overrides, &root, &mut faults);
     let file = root.clone();
+    variables::put(&mut root, &sources.env);
     for given in &sources.overrides {
         put_override(&mut root, given, &mut faults);
     }
@@ -69,7 +71,7 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     let scope = interpolate::Scope {
         env: &sources.env,
         root: &before,
-        otherwise: &|path| otherwise(path, &sources.env),
+        otherwise: &otherwise,
     };
     interpolate::apply(&mut root, "", &scope, &mut faults);
     if !faults.is_empty() {
@@ -77,7 +79,7 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     }
     let whole = Arc::new(root.clone());
     let recipe_is_named = root.at("recipe.implementation").is_some();
-    let mut reader = Reader::new(root, &sources.env, &sources.directory);
+    let mut reader = Reader::new(root, &sources.directory);
     let overridden = file.at("recipe.config").cloned();
     reader.file = Some(file);
     let settings = Settings::read(&mut reader, sources);
@@ -90,6 +92,7 @@ pub fn load(sources: &Sources) -> Result<Settings, ConfigError> {
     settings.whole = whole;
     settings.recipe_of_the_file = super::Table::new(overridden);
     settings.moved = moved;
+    settings.settle_twins();
     let faults = settings.contradictions();
     if faults.is_empty() {
         Ok(settings)
@@ -195,16 +198,10 @@ fn leaf_on_the_way(path: &str) -> Option<(String, &'static Field)> {
         .find(|(key, field)| field.kind != super::Kind::Table && (*key == path || path.starts_with(&format!("{key}."))))
 }
 
-fn otherwise(path: &str, env: &BTreeMap<String, String>) -> Option<String> {
+/// What a setting is that neither the file nor a flag nor a variable gives.
+fn otherwise(path: &str) -> Option<String> {
     let path = canonical(path);
     let (_, field) = declared().find(|(key, _)| *key == path)?;
-    if let Some(value) = field
-        .env
-        .and_then(|name| env.get(name))
-        .filter(|value| !value.is_empty())
-    {
-        return Some(value.clone());
-    }
     match field.default_json()? {
         serde_json::Value::String(text) => Some(text),
         other => Some(other.to_string()),
@@ -216,11 +213,10 @@ fn otherwise(path: &str, env: &BTreeMap<String, String>) -> Option<String> {
 pub(super) fn read_table<S: Section>(
     table: Option<&Node>,
     path: &str,
-    env: &BTreeMap<String, String>,
     directory: &Path,
 ) -> Result<(S, Vec<super::Row>), ConfigError> {
     let root = table.cloned().unwrap_or_else(|| Node::empty_map(Source::Default));
-    let mut reader = Reader::new(root, env, directory);
+    let mut reader = Reader::new(root, directory);
     let section = S::read(&mut reader);
     let known = || S::FIELDS.iter().map(|field| canonical(field.name).into_owned());
     let mut faults = reader.faults;

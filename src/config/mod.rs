@@ -18,6 +18,7 @@ mod sound;
 mod source;
 mod toml;
 mod tree;
+mod variables;
 mod yaml;
 
 #[doc(inline)]
@@ -34,6 +35,7 @@ pub use settings::Settings;
 pub use source::Source;
 pub use toml::read_toml;
 pub use tree::Node;
+pub use variables::variable;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,5 @@
 //! Takes declared settings out of a tree, so that what is left is unknown.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -38,19 +37,17 @@ pub struct Reader<'a> {
     /// The file alone. What a flag or a variable overrides is held to the schema all the same.
     pub(super) file: Option<Node>,
     pub(super) prefix: String,
-    env: &'a BTreeMap<String, String>,
     directory: &'a Path,
     pub(super) faults: Vec<Fault>,
     pub(super) rows: Vec<Row>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(root: Node, env: &'a BTreeMap<String, String>, directory: &'a Path) -> Self {
+    pub(super) fn new(root: Node, directory: &'a Path) -> Self {
         Self {
             root,
             file: None,
             prefix: String::new(),
-            env,
             directory,
             faults: Vec::new(),
             rows: Vec::new(),
@@ -123,19 +120,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Command line and file (already one tree), else the environment.
+    /// Command line, environment and file, which are one tree already.
     fn given(&mut self, field: &'static Field, key: &str) -> Option<Node> {
-        match self.root.take(key).map(|(_, node)| node) {
-            // A variable that is not set leaves an empty word: as if the key were not there.
-            Some(node) if !node.is_empty_word() || field.kind == Kind::Text && !field.optional => return Some(node),
-            _ => {}
-        }
-        let name = field.env?;
-        let text = self.env.get(name).filter(|text| !text.is_empty())?;
-        Some(Node::new(
-            Value::Word(text.clone()),
-            Source::Environment(name.to_owned()),
-        ))
+        let (_, node) = self.root.take(key)?;
+        // A variable that is not set leaves an empty word: as if the key were not there.
+        (!node.is_empty_word() || field.kind == Kind::Text && !field.optional).then_some(node)
     }
 
     fn fallback<T: Setting>(&mut self, field: &'static Field, key: String) -> Option<T> {
@@ -171,6 +160,10 @@ fn accepted<T: Setting>(field: &Field, key: &str, node: &Node, directory: &Path)
     }
     let value = T::from_node(node, directory).ok_or_else(|| Box::new(wrong_type(field, key.to_owned(), node)))?;
     match value.number() {
+        _ if value.unfit().is_some() => {
+            let problem = value.unfit().unwrap_or_default();
+            Err(Box::new(Fault::new(node.source.clone(), key, problem)))
+        }
         Some(number) if field.min.is_some_and(|min| number < min) || field.max.is_some_and(|max| number > max) => {
             let problem = format!("expected {}, found another number", field.expected());
             Err(Box::new(Fault::new(node.source.clone(), key, problem)))

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value as Json, json};
 
 use super::tree::canonical;
+use super::variables::name_of;
 use super::{Field, Kind, Settings};
 
 /// The reference as Markdown, one table for each section.
@@ -24,7 +25,7 @@ pub fn markdown() -> String {
                 canonical(field.name),
                 field.type_name(),
                 default(field),
-                field.env.map_or(String::new(), |name| format!("`{name}`")),
+                format_args!("`{}`", name_of(&format!("{path}.{}", canonical(field.name)), field)),
                 description(field).replace('|', "\\|"),
             );
         }

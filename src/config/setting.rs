@@ -35,6 +35,11 @@ pub trait Setting: Sized {
     fn number(&self) -> Option<f64> {
         None
     }
+
+    /// What is wrong with a value of the right type; never the value itself.
+    fn unfit(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Text that must not be shown. `Debug` hides it; nothing prints it.
@@ -45,6 +50,11 @@ impl Secret {
     /// A secret with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
+    }
+
+    /// A secret as it comes out of a file or a variable: the line ends at its end are the file's.
+    pub fn from_outside(text: &str) -> Self {
+        Self::new(text.trim_end_matches(['\r', '\n']))
     }
 
     /// The text, for the one place that must send or compare it.
@@ -193,11 +203,16 @@ impl Setting for Secret {
     const SECRET: bool = true;
 
     fn from_node(node: &Node, _: &Path) -> Option<Self> {
-        text_of(node).map(Self::new)
+        text_of(node).map(Self::from_outside)
     }
 
     fn show(&self) -> Json {
         "********".into()
+    }
+
+    fn unfit(&self) -> Option<&'static str> {
+        let control = self.0.bytes().any(|byte| byte < 0x20 || byte == 0x7f);
+        control.then_some("holds a line end or another control character")
     }
 }
 
@@ -349,6 +364,10 @@ macro_rules! list {
             fn show(&self) -> Json {
                 self.iter().map(Setting::show).collect()
             }
+
+            fn unfit(&self) -> Option<&'static str> {
+                self.iter().find_map(Setting::unfit)
+            }
         }
     )+};
 }
@@ -421,6 +440,10 @@ impl<T: Setting> Setting for Option<T> {
 
     fn number(&self) -> Option<f64> {
         self.as_ref().and_then(T::number)
+    }
+
+    fn unfit(&self) -> Option<&'static str> {
+        self.as_ref().and_then(T::unfit)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Everything that can be set, typed.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use super::nearest::near_keys;
 use super::reader::{Reader, Row, Section};
 use super::sound;
 use super::{
-    ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Node, Observability,
-    RecipeChoice, Reef, Release, Source, Sources, Storage, Table, Training,
+    ConfigError, EngineKind, Evaluation, Executors, Fallback, Fault, Field, Harness, Inference, Network, Node,
+    Observability, RecipeChoice, Reef, Release, Secret, Source, Sources, Storage, Table, Training,
 };
+use crate::sys::net::unfit_for_a_header;
 
 /// Path, what it is about, settings.
 pub(super) type Declared = (&'static str, &'static [&'static str], &'static [Field]);
@@ -63,6 +65,8 @@ settings! {
     reef: Reef,
     /// What answers requests.
     inference: Inference,
+    /// The way out.
+    network: Network,
     /// How experience becomes updates.
     recipe: RecipeChoice,
     /// Where and how training steps run.
@@ -139,12 +143,17 @@ impl Settings {
     /// Reads settings that another room declares (a recipe's own, say) from a table of this deployment. `path` is the
     /// table's dotted key, for messages. The rows say where each value came from, like [`Settings::rows`].
     pub fn read_table<S: Section>(&self, table: &Table, path: &str) -> Result<(S, Vec<Row>), ConfigError> {
-        read_table(table.node(), path, &self.env, &self.directory)
+        read_table(table.node(), path, &self.directory)
     }
 
     /// A variable of the environment that a setting names (`api_key_env`, say).
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.env.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The same for a credential, without the line ends that a file leaves at its end.
+    pub fn credential(&self, name: &str) -> Option<Secret> {
+        self.variable(name).map(Secret::from_outside)
     }
 
     /// The directory of logs and process ids of the running service.
@@ -160,7 +169,7 @@ impl Settings {
     }
 
     /// Every accepted token.
-    pub fn tokens(&self) -> Vec<&super::Secret> {
+    pub fn tokens(&self) -> Vec<&Secret> {
         self.reef.token.iter().chain(&self.reef.tokens).collect()
     }
 
@@ -172,7 +181,7 @@ impl Settings {
         };
         let inference = &self.inference;
         let given = |key: &str| matches!(self.source(key), Source::File { .. } | Source::CommandLine(_));
-        if inference.url.is_some() && inference.upstream_url.is_some() && given("inference.upstream-url") {
+        if inference.url.is_some() && inference.upstream_url.is_some() {
             fault(
                 "inference.url",
                 "is another name of inference.upstream-url, which is given too",
@@ -213,6 +222,10 @@ impl Settings {
                 "an empty token would let everybody in",
             );
         }
+        self.unfit_credentials(&mut faults);
+        let mut fault = |key: &str, problem: &str, hint: &str| {
+            faults.push(self.fault(key, problem).hint(hint));
+        };
         // It is written into the script that people run, so it is plainly an address.
         let plain = |url: &str| {
             url.bytes()
@@ -233,11 +246,18 @@ impl Settings {
                         let problem = "expected a URL that starts with http:// or https://";
                         faults.push(self.fault(&format!("{key}.url"), problem));
                     }
-                    if let Some(name) = &fallback.api_key_env
-                        && self.variable(name).is_none()
-                    {
-                        let problem = format!("names the environment variable {name}, which is not set");
-                        faults.push(self.fault(&format!("{key}.api-key-env"), problem));
+                    if let Some(problem) = fallback.api_key.as_ref().and_then(unfit) {
+                        faults.push(self.fault(&format!("{key}.api-key"), problem));
+                    }
+                    if let Some(name) = &fallback.api_key_env {
+                        let problem = match self.credential(name) {
+                            None => Some(format!("names the environment variable {name}, which is not set")),
+                            Some(value) => unfit(&value)
+                                .map(|problem| format!("names the environment variable {name}, which {problem}")),
+                        };
+                        if let Some(problem) = problem {
+                            faults.push(self.fault(&format!("{key}.api-key-env"), problem));
+                        }
                     }
                 }
             }
@@ -245,8 +265,50 @@ impl Settings {
             Err(ConfigError::Read { .. }) => {}
         }
         faults.append(&mut sound::faults(self));
+        if let Some(Err(ConfigError::Invalid { faults: found })) = self.network.proxy.as_ref().map(|_| self.proxies()) {
+            faults.extend(found);
+        }
         faults
     }
+
+    /// Credentials that could not be sent, or that nobody could send.
+    fn unfit_credentials(&self, faults: &mut Vec<Fault>) {
+        let tokens = self.reef.tokens.iter().enumerate();
+        let listed = tokens.map(|(at, token)| (format!("reef.tokens[{at}]"), token));
+        let single = [
+            ("reef.token", &self.reef.token),
+            ("inference.upstream-api-key", &self.inference.upstream_api_key),
+        ];
+        let single = single
+            .into_iter()
+            .filter_map(|(key, secret)| Some((key.to_owned(), secret.as_ref()?)));
+        for (key, secret) in listed.chain(single) {
+            if let Some(problem) = unfit(secret) {
+                faults.push(self.fault(&key, problem).hint("no header can carry it"));
+            }
+        }
+    }
+
+    /// Of two names of one setting the one that was said more strongly counts.
+    pub(super) fn settle_twins(&mut self) {
+        let strength = |key: &str| match self.source(key) {
+            Source::CommandLine(_) => 3,
+            Source::Environment(_) => 2,
+            Source::File { .. } => 1,
+            Source::Default => 0,
+        };
+        if self.inference.url.is_some() && self.inference.upstream_url.is_some() {
+            match strength("inference.url").cmp(&strength("inference.upstream-url")) {
+                Ordering::Less => self.inference.url = None,
+                Ordering::Greater => self.inference.upstream_url = None,
+                Ordering::Equal => {}
+            }
+        }
+    }
+}
+
+fn unfit(secret: &Secret) -> Option<&'static str> {
+    unfit_for_a_header(secret.expose())
 }
 
 /// Values may be secret, so only the sources are shown.

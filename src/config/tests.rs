@@ -10,6 +10,7 @@ use super::nearest::declared;
 use super::*;
 
 mod places;
+mod variables;
 
 /// Loads a file of this name and text beside overrides (`--reef.port=1`) and variables.
 fn load_with(name: &str, text: &str, flags: &[&str], env: &[(&str, &str)]) -> Result<Settings, ConfigError> {
@@ -89,30 +90,6 @@ fn both_formats_say_the_same() {
     let values = |settings: &Settings| settings.rows().iter().map(|row| row.value.clone()).collect::<Vec<_>>();
     // Paths differ by the directory of each load only.
     assert_eq!(values(&toml).len(), values(&yaml).len());
-}
-
-#[test]
-fn the_command_line_wins_over_the_file_over_the_environment_over_the_default() {
-    let text = "[inference]\nupstream-model = 'file'\n";
-    let env = [
-        ("REEF_UPSTREAM_MODEL", "variable"),
-        ("REEF_UPSTREAM_URL", "http://variable"),
-    ];
-    let settings = load_with("a.toml", text, &["--inference.upstream_url=http://flag"], &env).unwrap();
-    assert_eq!(settings.inference.upstream_url.as_deref(), Some("http://flag"));
-    assert_eq!(settings.inference.upstream_model.as_deref(), Some("file"));
-    assert_eq!(
-        settings.source("inference.upstream-url").to_string(),
-        "command line --inference.upstream_url"
-    );
-    assert_eq!(settings.source("inference.upstream-model").to_string(), "a.toml:2");
-    let settings = load_with("a.toml", "", &[], &env).unwrap();
-    assert_eq!(settings.inference.upstream_model.as_deref(), Some("variable"));
-    assert_eq!(
-        settings.source("inference.upstream-model").to_string(),
-        "environment REEF_UPSTREAM_MODEL"
-    );
-    assert_eq!(settings.source("reef.port"), Source::Default);
 }
 
 #[test]
@@ -492,7 +469,7 @@ section! {
     /// Settings of a recipe, for a test.
     pub Sample in "" {
         /// Units a step.
-        batch_size: u32 = 1, env "SAMPLE_BATCH", min 1.0;
+        batch_size: u32 = 1, min 1.0;
         /// A file.
         prompt: Option<PathBuf>;
     }
@@ -517,11 +494,6 @@ fn another_room_reads_its_own_table_as_strictly() {
         error.to_string(),
         "serve.yaml:3: recipe.config.batch_sise: unknown key (did you mean batch-size?)"
     );
-    let settings = load_with("a.yaml", "", &[], &[("SAMPLE_BATCH", "3")]).unwrap();
-    let (sample, _) = settings
-        .read_table::<Sample>(&settings.recipe.config, "recipe.config")
-        .unwrap();
-    assert_eq!(sample.batch_size, 3);
 }
 
 fn load_text(name: &str, text: &str) -> Result<Settings, ConfigError> {

@@ -75,6 +75,12 @@ pub(super) struct Zoom {
     pub(super) back: usize,
 }
 
+/// Records that are read at first, and at most: going down reads more.
+const RECORDS: usize = 200;
+const MOST_RECORDS: usize = 12_800;
+/// Lines before the end of the list at which older records are asked for.
+const NEAR_END: usize = 50;
+
 pub(super) const ZOOMS: [usize; 6] = [10, 25, 50, 100, 200, 400];
 
 /// Everything.
@@ -102,6 +108,8 @@ pub(super) struct App {
     pub(super) severity: usize,
     pub(super) logs: Vec<LogLine>,
     pub(super) log_fault: Option<Fault>,
+    /// Records of the scenario that are wanted.
+    wanted_records: usize,
     /// What was last said to the person.
     pub(super) message: Option<String>,
     /// A look is under way.
@@ -137,6 +145,7 @@ impl App {
             severity: 2,
             logs: Vec::new(),
             log_fault: None,
+            wanted_records: RECORDS,
             message: None,
             looking: false,
             reading_logs: false,
@@ -270,9 +279,23 @@ impl App {
         if std::mem::replace(&mut self.looking, true) {
             return None;
         }
+        self.want_older();
         Some(Effect::Look(Want {
             scenario: self.scenario.clone(),
+            records: Some(self.wanted_records),
         }))
+    }
+
+    /// Near the end of the list of records, or where a filter leaves few of them, older ones are wanted too.
+    fn want_older(&mut self) {
+        let near_end = || {
+            let shown = rows::records(self).len();
+            self.cursors[Screen::Traffic.place()].index() + NEAR_END >= shown
+        };
+        let all_are_here = self.records() >= self.wanted_records;
+        if self.screen == Screen::Traffic && self.newest().records && all_are_here && near_end() {
+            self.wanted_records = (self.wanted_records * 2).min(MOST_RECORDS);
+        }
     }
 
     pub(super) fn read_logs(&mut self) -> Option<Effect> {
@@ -291,6 +314,7 @@ impl App {
             return Vec::new();
         }
         self.scenario = Some(scenario);
+        self.wanted_records = RECORDS;
         self.looking = false;
         self.look().into_iter().collect()
     }

@@ -170,7 +170,7 @@ fn lists_that_end_before_all_there_is_say_so() {
         };
         app.update(Event::Snapshot(Ok(Box::new(cut))));
         for (key, words) in [
-            ('2', "the newest 64; for older ones: reef records list"),
+            ('2', "the newest 64; for older ones: go down"),
             ('3', "the newest 24; for older ones: reef release log"),
             ('4', "the newest 24; for older ones: reef release log"),
         ] {

@@ -13,6 +13,7 @@ use super::snapshot::{
     Snapshot, StepFacts, became,
 };
 use super::source::{Choice, Fault, Source, Want};
+use super::text;
 use crate::domain::{RecordId, ReleaseId, RequestType, ScenarioName};
 use crate::experience::{
     AttemptStory, Experience, Job, LoopFacts, Order, Proposal, Record, RecordQuery, RecordRow, Scenario, Stats,
@@ -22,7 +23,7 @@ use crate::release::{ContentChange, FileChange, ReleaseError, Repository, Reposi
 use crate::sys::{clock, json};
 use crate::telemetry::{LogLine, read_tail};
 
-/// Records and steps shown of the scenario in focus.
+/// Records and steps shown of the scenario in focus; more records when they are asked for.
 const RECORDS: usize = 200;
 const STEPS: u32 = 400;
 const JOBS: u32 = 40;
@@ -83,6 +84,8 @@ pub struct Files<O> {
     outside: O,
     store: Option<Opened>,
     rewards: HashMap<ScenarioName, (Option<u64>, Vec<f64>)>,
+    /// What records say, by sequence: bodies are read once.
+    gists: HashMap<i64, String>,
     seen: Option<Seen>,
 }
 
@@ -107,6 +110,7 @@ impl<O: Outside> Files<O> {
             outside,
             store: None,
             rewards: HashMap::new(),
+            gists: HashMap::new(),
             seen: None,
         }
     }
@@ -121,6 +125,7 @@ impl<O: Outside> Files<O> {
         }
         (self.store, self.seen) = (None, None);
         self.rewards.clear();
+        self.gists.clear();
         let Some(file) = file else {
             return Err(
                 Fault::new(format!("there is no store at {}", self.at.database.display()))
@@ -177,28 +182,54 @@ impl<O: Outside> Files<O> {
         Ok(rewards)
     }
 
-    fn focus(&self, store: &Experience, scenario: &ScenarioName) -> Result<Focus, Fault> {
+    /// The newest records of a scenario, with what they say.
+    fn records(&mut self, store: &Experience, scenario: &ScenarioName, most: usize) -> Result<Vec<RecordFacts>, Fault> {
+        let rows = store.records(&RecordQuery {
+            scenario: Some(scenario.clone()),
+            order: Order::NewestFirst,
+            limit: most,
+            ..RecordQuery::default()
+        })?;
+        let mut gists = HashMap::with_capacity(rows.len());
+        let mut records = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let text = match self.gists.remove(&row.sequence) {
+                Some(text) => text,
+                None => match store.record(Some(scenario), &row.id)? {
+                    Some(record) => {
+                        let gist = record.gist();
+                        text::gist(&gist.asked, &gist.said)
+                    }
+                    None => String::new(),
+                },
+            };
+            records.push(RecordFacts {
+                text: text.clone(),
+                ..record_facts(row)
+            });
+            gists.insert(row.sequence, text);
+        }
+        self.gists = gists;
+        Ok(records)
+    }
+
+    fn focus(&mut self, store: &Experience, scenario: &ScenarioName, most: usize) -> Result<Focus, Fault> {
         let query = StepQuery {
             limit: Some(STEPS),
             ..StepQuery::default()
         };
         let steps = store.steps(scenario, &query)?;
-        let records = store.records(&RecordQuery {
-            scenario: Some(scenario.clone()),
-            order: Order::NewestFirst,
-            limit: RECORDS,
-            ..RecordQuery::default()
-        })?;
+        let records = self.records(store, scenario, most)?;
         let head = steps.iter().find(|step| step.outcome == "released");
         let evolution = evolution(store, scenario)?;
         Ok(Focus {
             newest: Newest {
-                records: records.len() >= RECORDS,
+                records: records.len() >= most,
                 steps: steps.len() >= STEPS as usize,
                 attempts: evolution.attempts.len() >= ATTEMPTS as usize,
             },
             scenario: scenario.to_string(),
-            records: records.iter().map(record_facts).collect(),
+            records,
             jobs: store.jobs(scenario, JOBS)?.iter().map(job).collect(),
             files: head
                 .map(|step| self.files(&step.release.release_id))
@@ -227,7 +258,9 @@ impl<O: Outside> Files<O> {
             .or_else(|| scenarios.first());
         let mut snapshot = Snapshot {
             source: self.at.dir.display().to_string(),
-            focus: wanted.map(|scenario| self.focus(&store, &scenario.name)).transpose()?,
+            focus: wanted
+                .map(|scenario| self.focus(&store, &scenario.name, want.records.unwrap_or(RECORDS)))
+                .transpose()?,
             ..Snapshot::default()
         };
         let mut total = Stats::default();

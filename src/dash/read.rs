@@ -49,6 +49,10 @@ pub(super) fn record(row: &Value) -> RecordFacts {
         streamed: row["streamed"].as_bool().unwrap_or(false),
         captured: row["has_capture"].as_bool().unwrap_or(false),
         pruned: row.get("pruned_at").is_some_and(|at| !at.is_null()),
+        text: super::text::gist(
+            row["gist"]["asked"].as_str().unwrap_or_default(),
+            row["gist"]["said"].as_str().unwrap_or_default(),
+        ),
         tags: tags
             .into_iter()
             .flatten()

@@ -8,13 +8,17 @@ use similar::TextDiff;
 use super::evolution::{self, AttemptFacts, Evolution};
 use super::read;
 use super::snapshot::{
-    DiffFile, Evidence, FileFacts, Focus, Newest, RecordDetail, ScenarioFacts, Service, Snapshot, StepFacts, StoreFacts,
+    DiffFile, Evidence, FileFacts, Focus, Newest, RecordDetail, RecordFacts, ScenarioFacts, Service, Snapshot,
+    StepFacts, StoreFacts,
 };
 use super::source::{Choice, Decision, Fault, Source, Want};
+use super::text;
 use crate::sys::clock;
 use crate::telemetry::LogLine;
 
 const RECORDS: usize = 100;
+/// Records of one answer.
+const PAGE: usize = 100;
 const STEPS: usize = 200;
 const ATTEMPTS: usize = 40;
 const PROPOSALS: usize = 60;
@@ -54,6 +58,7 @@ pub struct Remote<F> {
 struct Seen {
     scenario: String,
     of: Value,
+    most: usize,
     looks: u32,
     focus: Focus,
 }
@@ -81,29 +86,44 @@ impl<F: Fetch> Remote<F> {
         Ok(list(&page["releases"]).iter().map(read::step).collect())
     }
 
-    fn focus(&mut self, scenario: &str, of: &Value) -> Result<Focus, Fault> {
+    /// The newest records, page by page.
+    fn records(&mut self, scenario: &str, most: usize) -> Result<Vec<RecordFacts>, Fault> {
+        let mut records: Vec<RecordFacts> = Vec::new();
+        let mut before = String::new();
+        while records.len() < most {
+            let limit = PAGE.min(most - records.len());
+            let rest = format!("records?order=newest&limit={limit}&gist={}{before}", text::GIST);
+            let page = self.fetch.get(&self.path(scenario, &rest))?;
+            records.extend(list(&page["records"]).iter().map(read::record));
+            match page["next_before_sequence"].as_i64() {
+                Some(next) => before = format!("&before_sequence={next}"),
+                None => break,
+            }
+        }
+        Ok(records)
+    }
+
+    fn focus(&mut self, scenario: &str, of: &Value, most: usize) -> Result<Focus, Fault> {
         if let Some(seen) = &mut self.seen
             && seen.scenario == scenario
             && same(&seen.of, of)
+            && seen.most == most
             && seen.looks < STALE_LOOKS
         {
             seen.looks += 1;
             return Ok(seen.focus.clone());
         }
-        let page = self
-            .fetch
-            .get(&self.path(scenario, &format!("records?order=newest&limit={RECORDS}")))?;
         let release = read::text(of, "release_id");
-        let (records, steps) = (list(&page["records"]), self.steps(scenario, STEPS)?);
+        let (records, steps) = (self.records(scenario, most)?, self.steps(scenario, STEPS)?);
         let evolution = self.evolution(scenario)?;
         let focus = Focus {
             scenario: scenario.to_owned(),
             newest: Newest {
-                records: records.len() >= RECORDS,
+                records: records.len() >= most,
                 steps: steps.len() >= STEPS,
                 attempts: evolution.attempts.len() >= ATTEMPTS,
             },
-            records: records.iter().map(read::record).collect(),
+            records,
             steps,
             jobs: Vec::new(),
             files: release
@@ -115,6 +135,7 @@ impl<F: Fetch> Remote<F> {
         self.seen = Some(Seen {
             scenario: scenario.to_owned(),
             of: of.clone(),
+            most,
             looks: 0,
             focus: focus.clone(),
         });
@@ -219,7 +240,7 @@ impl<F: Fetch> Source for Remote<F> {
             .or_else(|| scenarios.first().map(|facts| &facts.name))
             .cloned();
         let focus = match &focused {
-            Some(name) => Some(self.focus(name, &all[name])?),
+            Some(name) => Some(self.focus(name, &all[name], want.records.unwrap_or(RECORDS))?),
             None => None,
         };
         for facts in scenarios.iter_mut().take(SPARKED) {

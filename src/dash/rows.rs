@@ -49,7 +49,7 @@ pub(super) fn records(app: &App) -> Vec<&RecordFacts> {
                 || matches(
                     filter,
                     &format!(
-                        "{} {} {} {} {} {} {} {}",
+                        "{} {} {} {} {} {} {} {} {}",
                         row.id,
                         row.kind,
                         row.status.unwrap_or(0),
@@ -58,6 +58,7 @@ pub(super) fn records(app: &App) -> Vec<&RecordFacts> {
                         row.release.as_deref().unwrap_or_default(),
                         row.tags.join(" "),
                         row.references.join(" "),
+                        row.text,
                     ),
                 )
         })

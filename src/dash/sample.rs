@@ -143,6 +143,13 @@ fn record(n: u64) -> RecordFacts {
         } else {
             Vec::new()
         },
+        text: match (kind, n % 3) {
+            ("train", _) => "answer with the label alone, in lower case".to_owned(),
+            ("report", _) => "the label is billing".to_owned(),
+            (_, 0) => "I was charged twice for one month. → billing".to_owned(),
+            (_, 1) => "The page stays white after I log in. → error".to_owned(),
+            _ => "How do I add a person to my team? → question".to_owned(),
+        },
     }
 }
 

@@ -185,6 +185,8 @@ pub struct RecordFacts {
     pub pruned: bool,
     /// Tags as `name=value`.
     pub tags: Vec<String>,
+    /// What was asked and said, in short and on one line; empty where nobody looked.
+    pub text: String,
 }
 
 /// A record with all there is to it.

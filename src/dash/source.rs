@@ -8,6 +8,8 @@ use super::snapshot::{DiffFile, Evidence, RecordDetail, Snapshot};
 pub struct Want {
     /// The scenario to look into; the first when none is named.
     pub scenario: Option<String>,
+    /// How many of its newest records; the usual number when none is given.
+    pub records: Option<usize>,
 }
 
 /// A person's decision on a release.

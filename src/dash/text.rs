@@ -125,6 +125,23 @@ pub(super) fn took(us: u64) -> String {
     }
 }
 
+/// The longest text of a record that is shown on its line.
+pub(super) const GIST: usize = 160;
+
+/// What was asked and said on one line.
+pub(super) fn gist(asked: &str, said: &str) -> String {
+    let line = |text: &str| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.join(" ").chars().take(GIST).collect::<String>()
+    };
+    let parts: Vec<String> = [asked, said]
+        .iter()
+        .map(|text| line(text))
+        .filter(|text| !text.is_empty())
+        .collect();
+    clean(&parts.join(" → "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

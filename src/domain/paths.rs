@@ -60,7 +60,7 @@ fn is_short_name(name: &str) -> bool {
     let numbered = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     // More digits take the place of letters.
     let cut = |full: &&str| name.len() == 8 && !letters.is_empty() && full.starts_with(letters);
-    numbered && (SHORT.contains(&letters) || SHORT_WITH_DIGEST.iter().any(|full| cut(&full)))
+    numbered && (SHORT.contains(&letters) || SHORT_WITH_DIGEST.iter().any(cut))
 }
 
 /// Characters that some file systems pass over when they compare names: those of HFS+, and all that Unicode calls

@@ -1,5 +1,7 @@
 //! Lines of JSON from elsewhere, of whatever kind: our own export, import envelopes, OpenAI chat examples.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde_json::{Map, Value, json as value};
 
@@ -10,6 +12,24 @@ use super::export::FORMAT;
 use crate::domain::{NewExchange, NewReport, RecordId, ScenarioName, Tags, Timings};
 use crate::sys::json;
 
+/// How often each chat example was read: what is there several times is several examples, and the same ones when the
+/// files are imported again.
+#[derive(Debug, Default)]
+pub struct Repeats(HashMap<[u8; 32], u32>);
+
+impl Repeats {
+    /// What tells this example from the same one before it.
+    fn next(&mut self, content: [u8; 32]) -> String {
+        let before = self.0.entry(content).or_default();
+        *before += 1;
+        let content = hex::encode(&content[..16]);
+        match *before {
+            1 => content,
+            more => format!("{content}-{more}"),
+        }
+    }
+}
+
 impl Envelope {
     /// Reads one line of an import file: usually one record, two for an example that carries its score.
     ///
@@ -19,9 +39,13 @@ impl Envelope {
     /// - an OpenAI chat example: `messages`, whose answer is `completion`, `response` or the last message; `tools`,
     ///   `model` and whatever else stay part of the request; `tags` become tags, `score` becomes a report.
     ///
-    /// The last two need `scenario`. An example without an id gets one from its content, so importing a file twice
-    /// changes nothing.
-    pub fn from_line(line: &str, scenario: Option<&ScenarioName>) -> Result<Vec<Self>, StoreError> {
+    /// The last two need `scenario`. An example without an id gets one from its content and from how often the import has
+    /// read the same before, so that importing a file twice changes nothing and repeats in it are kept.
+    pub fn from_line(
+        line: &str,
+        scenario: Option<&ScenarioName>,
+        repeats: &mut Repeats,
+    ) -> Result<Vec<Self>, StoreError> {
         let value = json::read(line.as_bytes())
             .map_err(|error| StoreError::invalid(format_args!("the line is not JSON: {error}")))?;
         let Value::Object(map) = value else {
@@ -38,7 +62,7 @@ impl Envelope {
             )?]);
         }
         if map.contains_key("messages") {
-            return example(map, scenario.ok_or_else(needed)?);
+            return example(map, scenario.ok_or_else(needed)?, repeats);
         }
         Err(StoreError::invalid(
             "the line is neither an exported record, nor an import envelope, nor a chat example with `messages`",
@@ -46,13 +70,18 @@ impl Envelope {
     }
 }
 
-fn example(mut map: Map<String, Value>, scenario: &ScenarioName) -> Result<Vec<Envelope>, StoreError> {
+fn example(
+    mut map: Map<String, Value>,
+    scenario: &ScenarioName,
+    repeats: &mut Repeats,
+) -> Result<Vec<Envelope>, StoreError> {
     let content = FieldHash::new("chat-example")
         .field(&canonical::bytes(&Value::Object(map.clone())))
         .finish();
+    let place = repeats.next(content);
     let id = match map.shift_remove("agent_record_id") {
         Some(Value::String(id)) => RecordId::new(id),
-        None => RecordId::new(format!("example-{}", hex::encode(&content[..16]))),
+        None => RecordId::new(format!("example-{place}")),
         Some(_) => return Err(StoreError::invalid("agent_record_id must be a non-empty string")),
     }
     .map_err(StoreError::invalid)?;
@@ -88,7 +117,7 @@ fn example(mut map: Map<String, Value>, scenario: &ScenarioName) -> Result<Vec<E
     if let Some(score) = score {
         envelopes.push(Envelope {
             item: EnvelopeItem::Report(NewReport {
-                id: RecordId::new(format!("score-{}", hex::encode(&content[..16]))).map_err(StoreError::invalid)?,
+                id: RecordId::new(format!("score-{place}")).map_err(StoreError::invalid)?,
                 scenario: scenario.clone(),
                 score: Some(score),
                 feedback: None,
@@ -138,7 +167,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Vec<Envelope>, StoreError> {
-        Envelope::from_line(line, Some(&ScenarioName::new("a").unwrap()))
+        Envelope::from_line(line, Some(&ScenarioName::new("a").unwrap()), &mut Repeats::default())
     }
 
     fn exchange(envelope: &Envelope) -> &NewExchange {
@@ -195,7 +224,9 @@ mod tests {
             let error = read(line).unwrap_err().to_string();
             assert!(error.contains(want), "{line}: {error}");
         }
-        let error = Envelope::from_line(r#"{"messages":[]}"#, None).unwrap_err().to_string();
+        let error = Envelope::from_line(r#"{"messages":[]}"#, None, &mut Repeats::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--scenario"), "{error}");
     }
 }

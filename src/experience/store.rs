@@ -12,6 +12,7 @@ use super::consumption::{self, Consumed, Consumption};
 use super::error::{Doing, StoreError};
 use super::health::{Gauges, Health, StoreMetrics};
 use super::interruptions::Interruption;
+use super::naming::{self, Named};
 use super::pool::{Access, ReadPool};
 use super::records::{self, Record, RecordQuery, RecordRow};
 use super::scenarios::{self, Scenario, ScenarioCreated};
@@ -251,6 +252,11 @@ impl Experience {
             let rows = records::page(conn, query)?;
             rows.into_iter().map(|row| records::with_bodies(conn, row)).collect()
         })
+    }
+
+    /// The record that a text names by its id or a part of it; in any scenario when none is named.
+    pub fn record_named(&self, scenario: Option<&ScenarioName>, text: &str) -> Result<Named, StoreError> {
+        self.inner.readers.read(|conn| naming::named(conn, scenario, text))
     }
 
     /// One record; in any scenario when none is named.

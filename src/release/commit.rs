@@ -87,12 +87,12 @@ impl Repository {
     pub fn stage_directory(
         &self,
         dir: &Path,
-        components: Option<BTreeMap<String, Component>>,
+        components: Option<&BTreeMap<String, Component>>,
     ) -> Result<Staged, ReleaseError> {
         let git = self.git()?;
         let found = content::scan(dir)?;
         check_names(&git, &found)?;
-        let components = checked_components(dir, &found, components.as_ref())?;
+        let components = checked_components(dir, &found, components)?;
         let mut files = Vec::with_capacity(found.len());
         let mut entries = Vec::with_capacity(found.len() + 1);
         let mut large = Vec::new();

@@ -133,11 +133,10 @@ pub(super) fn recognise(dir: &Path) -> Result<BTreeMap<String, Component>, Relea
     }
     let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
     let components = detect(&paths);
-    let guessed = components
+    let unknown = components
         .values()
-        .any(|component| component.kind == ArtifactKind::HarnessTree);
-    let read_by_an_agent = |path: &&str| AGENT_FILES.contains(&path.rsplit('/').next().unwrap_or(path));
-    if components.is_empty() || (guessed && !paths.iter().any(read_by_an_agent)) {
+        .any(|component| component.kind == ArtifactKind::Files);
+    if components.is_empty() || unknown {
         return Err(ReleaseError::BadContent {
             path: dir.to_path_buf(),
             problem: "nothing in it tells what it is: no adapter_config.json of an adapter, no config.json beside the \
@@ -149,9 +148,11 @@ pub(super) fn recognise(dir: &Path) -> Result<BTreeMap<String, Component>, Relea
     Ok(components)
 }
 
-/// The component a directory is by its look: a PEFT adapter, a Hugging Face checkpoint, or a harness tree.
+/// The component a directory is by its look: a PEFT adapter, a Hugging Face checkpoint, routing rules, what an agent reads,
+/// or files of no kind known here.
 pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
     let has = |name: &str| paths.contains(&name);
+    let read_by_an_agent = |path: &&str| AGENT_FILES.contains(&path.rsplit('/').next().unwrap_or(path));
     let (name, kind) = if has("adapter_config.json") {
         ("adapter", ArtifactKind::LoraAdapter)
     } else if has("config.json") && paths.iter().any(|p| p.ends_with(".safetensors") || p.ends_with(".bin")) {
@@ -160,8 +161,10 @@ pub(super) fn detect(paths: &[&str]) -> BTreeMap<String, Component> {
         ("routing", ArtifactKind::RoutingPolicy)
     } else if paths.is_empty() {
         return BTreeMap::new();
-    } else {
+    } else if paths.iter().any(read_by_an_agent) {
         ("harness", ArtifactKind::HarnessTree)
+    } else {
+        ("files", ArtifactKind::Files)
     };
     let component = Component {
         kind,

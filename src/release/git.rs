@@ -9,12 +9,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ReleaseError;
+use super::{ReleaseError, RepositoryOptions};
 use crate::sys::launch::Launch;
+use crate::sys::net::Proxies;
 use crate::sys::task;
 
 /// Variables of git and git-lfs that would point it elsewhere or change what it does. Ways of giving credentials
-/// (`GIT_ASKPASS`, `GIT_SSH_COMMAND`, `SSH_AUTH_SOCK`) and of finding the network (`https_proxy`) are kept.
+/// (`GIT_ASKPASS`, `GIT_SSH_COMMAND`, `SSH_AUTH_SOCK`) are kept; proxies are those of the deployment.
 const REMOVED: [&str; 33] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -61,14 +62,16 @@ pub(super) struct Git {
     /// Extra `key=value` settings of the deployment, passed as `-c`.
     settings: Vec<String>,
     timeout: Duration,
+    proxies: Proxies,
 }
 
 impl Git {
-    pub(super) fn new(repository: &Path, settings: Vec<String>, timeout: Duration) -> Self {
+    pub(super) fn new(repository: &Path, options: &RepositoryOptions) -> Self {
         Self {
             repository: repository.to_path_buf(),
-            settings,
-            timeout,
+            settings: options.git_settings.clone(),
+            timeout: options.git_timeout,
+            proxies: options.proxies.clone(),
         }
     }
 
@@ -88,6 +91,14 @@ impl Git {
             command.arg("-c").arg(setting);
         }
         command.args(args);
+        let addresses = args.iter().filter_map(|arg| address_in(arg.as_ref().to_str()?));
+        for (name, value) in self.proxies.variables(addresses) {
+            if value.is_empty() {
+                command.env_remove(name);
+            } else {
+                command.env(name, value);
+            }
+        }
         let shown = shown(args);
         command
             .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -159,6 +170,12 @@ impl Git {
         }
         command
     }
+}
+
+/// The address in an argument: itself, or the value of a setting.
+fn address_in(arg: &str) -> Option<&str> {
+    let at = arg.find("http://").or_else(|| arg.find("https://"))?;
+    (at == 0 || arg[..at].ends_with('=')).then(|| &arg[at..])
 }
 
 /// Holds that git and git-lfs can be run; one clear line if not.

@@ -278,7 +278,7 @@ impl<'g> Inspector<'g> {
             let Ok(tree) = self.git.find_tree(oid) else {
                 return false;
             };
-            for entry in tree.iter() {
+            for entry in &tree {
                 seen += 1;
                 if seen > 2 * MAX_FILES {
                     found.fault(None, "its tree has more than 200,000 entries");

@@ -12,6 +12,7 @@ use super::git::{self, Git};
 use super::large::Known;
 use super::lfs::LfsStore;
 use super::lock::{self, Share};
+use crate::sys::net::Proxies;
 use crate::sys::{durable, random};
 
 /// Files over this many bytes go through LFS whatever their name.
@@ -59,6 +60,8 @@ pub struct RepositoryOptions {
     pub git_settings: Vec<String>,
     /// How long one run of the git program may take.
     pub git_timeout: Duration,
+    /// The proxies on the way to remotes.
+    pub proxies: Proxies,
 }
 
 impl Default for RepositoryOptions {
@@ -67,6 +70,7 @@ impl Default for RepositoryOptions {
             lfs_threshold: LFS_THRESHOLD,
             git_settings: Vec::new(),
             git_timeout: Duration::from_secs(3600),
+            proxies: Proxies::default(),
         }
     }
 }
@@ -158,7 +162,7 @@ impl Repository {
 
     /// The git program on this repository.
     pub(super) fn program(&self) -> Git {
-        Git::new(&self.path, self.options.git_settings.clone(), self.options.git_timeout)
+        Git::new(&self.path, &self.options)
     }
 
     /// The lock around every move of a ref by Reef. It ends with the process that holds it.

@@ -42,11 +42,11 @@ pub enum Ailment {
     Unseen,
 }
 
+/// What is wrong with which chain, and the heads that were compared.
+pub type CheckUp = (Vec<(ScenarioName, Ailment)>, BTreeMap<ScenarioName, ReleaseId>);
+
 /// Looks at every chain. Gives what is wrong, with the heads that were compared. Blocking.
-pub fn check_up(
-    repository: &Repository,
-    experience: &Experience,
-) -> Result<(Vec<(ScenarioName, Ailment)>, BTreeMap<ScenarioName, ReleaseId>), PublishError> {
+pub fn check_up(repository: &Repository, experience: &Experience) -> Result<CheckUp, PublishError> {
     // In this order: a head moves before the store learns of it.
     let known = experience.chain_ends(None)?;
     let heads: BTreeMap<ScenarioName, ReleaseId> = repository.scenarios()?.into_iter().collect();

@@ -50,7 +50,7 @@ pub(super) fn perform(repository: &Repository, plan: &Plan, intent: String) -> R
     };
     for _ in 0..3 {
         let staged = match &plan.bytes {
-            Bytes::Directory(dir, components) => repository.stage_directory(dir, components.clone())?,
+            Bytes::Directory(dir, components) => repository.stage_directory(dir, components.as_ref())?,
             Bytes::Release(release) => {
                 repository.check_restorable(release)?;
                 repository.stage_release(release)?

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
 use crate::harness::episode::is_episode_token;
+use crate::sys::net::bearer;
 
 /// The accepted tokens, as digests; no plain token is kept.
 #[derive(Clone)]
@@ -47,7 +48,7 @@ impl Tokens {
             return Ok(());
         }
         let presented = match headers.get(AUTHORIZATION) {
-            Some(value) => value.as_bytes().strip_prefix(b"Bearer "),
+            Some(value) => bearer(value.as_bytes()),
             None => headers.get("x-api-key").map(http::HeaderValue::as_bytes),
         };
         let Some(presented) = presented else {
@@ -73,7 +74,7 @@ impl Tokens {
 fn from_an_episode(headers: &HeaderMap) -> bool {
     let bearer = headers.get_all(AUTHORIZATION).iter().map(|value| {
         let bytes = value.as_bytes();
-        let space = bytes.iter().position(|byte| *byte == b' ').map_or(0, |at| at + 1);
+        let space = bytes.iter().position(u8::is_ascii_whitespace).map_or(0, |at| at + 1);
         bytes[space..].trim_ascii()
     });
     let keys = headers.get_all("x-api-key").iter().map(http::HeaderValue::as_bytes);
@@ -103,11 +104,16 @@ mod tests {
         assert!(check(&[("authorization", "Bearer one")]));
         assert!(check(&[("authorization", "Bearer two")]));
         assert!(check(&[("x-api-key", "two")]));
+        for value in ["bearer one", "BEARER one", "Bearer   one"] {
+            assert!(check(&[("authorization", value)]), "{value}");
+        }
         assert!(check(&[("authorization", "Bearer one"), ("x-api-key", "wrong")]));
         for refused in [
             &[][..],
             &[("authorization", "Bearer wrong")],
-            &[("authorization", "bearer one")],
+            &[("authorization", "bearer wrong")],
+            &[("authorization", "Bearerone")],
+            &[("authorization", "Basic one")],
             &[("authorization", "one")],
             &[("authorization", "Bearer ")],
             &[("authorization", "Bearer wrong"), ("x-api-key", "one")],

@@ -44,6 +44,8 @@ pub struct ServeOptions {
     pub max_in_flight: usize,
     /// Where leases of scenarios lie, for status.
     pub run_dir: Option<std::path::PathBuf>,
+    /// The recipe that learns here; none where the service only records.
+    pub recipe: Option<String>,
     /// What it says about harness trees; none where it serves none.
     pub harness: Option<Arc<HarnessOptions>>,
 }
@@ -101,6 +103,7 @@ impl Default for ServeOptions {
             client_timeout: Duration::from_secs(75),
             max_in_flight: 10_000,
             run_dir: None,
+            recipe: None,
             harness: None,
         }
     }

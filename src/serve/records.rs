@@ -10,14 +10,16 @@ use super::query::Query;
 use super::reply::{ReplyBody, json_private};
 use super::scenarios::existing;
 use super::state::State;
-use crate::domain::{RecordId, RequestType, ScenarioName, TokenCapture};
-use crate::experience::{Bodies, Consumed, Order, Record, RecordQuery, RecordRow, StepQuery};
+use crate::domain::{RecordId, RequestType, SCORE_RULE, ScenarioName, TokenCapture, is_score};
+use crate::experience::{Bodies, Consumed, Named, Order, Record, RecordFilter, RecordQuery, RecordRow, StepQuery};
 use crate::scenario::commit_row;
 use crate::sys::clock;
 use crate::sys::json::read_or_text;
 
 const LARGEST_PAGE: u64 = 100;
 const PAGE: u64 = 50;
+/// Characters of what was asked and said, at most.
+const LONGEST_GIST: u64 = 1000;
 
 /// `GET /reef/scenarios/{scenario}/records`
 pub(super) async fn page(
@@ -27,7 +29,20 @@ pub(super) async fn page(
 ) -> Result<Response<ReplyBody>, ApiError> {
     let query = Query::parse(
         query,
-        &["after_sequence", "before_sequence", "limit", "order", "request_type"],
+        &[
+            "after_sequence",
+            "before_sequence",
+            "limit",
+            "order",
+            "request_type",
+            "min_score",
+            "max_score",
+            "tag",
+            "since",
+            "until",
+            "text",
+            "gist",
+        ],
     )?;
     let order = match query.one("order")? {
         None | Some("oldest") => Order::OldestFirst,
@@ -66,23 +81,98 @@ pub(super) async fn page(
         cursor: cursor.and_then(|cursor| i64::try_from(cursor).ok()),
         order,
         limit,
+        filter: filter(&query)?,
         ..RecordQuery::default()
     };
-    let rows = state.read(move |experience| experience.records(&wanted)).await?;
+    let rows: Vec<Value> = match query.number("gist", 1, LONGEST_GIST)? {
+        None => {
+            let rows = state.read(move |experience| experience.records(&wanted)).await?;
+            rows.iter().map(row_json).collect()
+        }
+        Some(most) => {
+            let records = state.read(move |experience| experience.full_records(&wanted)).await?;
+            records.iter().map(|record| with_gist(record, most as usize)).collect()
+        }
+    };
     let next = (rows.len() == limit)
-        .then(|| rows.last().map(|row| row.sequence))
+        .then(|| rows.last().map(|row| row["sequence"].clone()))
         .flatten();
-    let rows: Vec<Value> = rows.iter().map(row_json).collect();
     Ok(json_private(&match order {
         Order::OldestFirst => json!({"scenario": name, "records": rows, "next_after_sequence": next}),
         Order::NewestFirst => json!({"scenario": name, "records": rows, "next_before_sequence": next}),
     }))
 }
 
+/// What a page of records is limited to.
+fn filter(query: &Query) -> Result<RecordFilter, ApiError> {
+    let bad = |name: &str, wanted: &str| ApiError::bad_request("invalid_request", format!("{name} must be {wanted}"));
+    let score = |name: &str| match query.one(name)? {
+        None => Ok(None),
+        Some(text) => match text.parse::<f64>() {
+            Ok(score) if is_score(score) => Ok(Some(score)),
+            _ => Err(bad(name, SCORE_RULE)),
+        },
+    };
+    let now = clock::now_us();
+    let moment = |name: &str| match query.one(name)? {
+        None => Ok(None),
+        Some(text) => match text.parse::<f64>() {
+            Ok(seconds) => Ok(Some((seconds * 1e6) as i64)),
+            Err(_) => clock::moment_of(text, now).map(Some).ok_or_else(|| {
+                bad(
+                    name,
+                    "seconds since the Unix epoch, a time such as 2026-11-30T06:22:15Z, or how long ago, such as 2h",
+                )
+            }),
+        },
+    };
+    Ok(RecordFilter {
+        min_score: score("min_score")?,
+        max_score: score("max_score")?,
+        tags: query
+            .all("tag")
+            .into_iter()
+            .map(|tag| match tag.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (tag, None),
+            })
+            .collect(),
+        since_us: moment("since")?,
+        until_us: moment("until")?,
+        texts: query.all("text"),
+    })
+}
+
+/// A row with the beginning of what was asked and said.
+fn with_gist(record: &Record, most: usize) -> Value {
+    let short = |text: &str| text.chars().take(most).collect::<String>();
+    let gist = record.gist();
+    let mut row = row_json(&record.row);
+    row["gist"] = json!({"asked": short(&gist.asked), "said": short(&gist.said)});
+    row
+}
+
+/// The record of a scenario that a text names by its id or a part of it.
+pub(super) async fn named(state: &Arc<State>, name: &ScenarioName, text: &str) -> Result<RecordId, ApiError> {
+    let (scenario, wanted) = (name.clone(), text.to_owned());
+    let found = state
+        .read(move |experience| experience.record_named(Some(&scenario), &wanted))
+        .await?;
+    let several = matches!(found, Named::Several(_));
+    let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
+    found.only(&shown).map_err(|message| {
+        if several {
+            ApiError::bad_request("ambiguous_record", message)
+        } else {
+            ApiError::not_found("unknown_record", format!("scenario {name} has no record {shown}"))
+        }
+    })
+}
+
 /// `GET /reef/scenarios/{scenario}/records/{record_id}`
 pub(super) async fn one(state: &Arc<State>, name: &ScenarioName, id: &str) -> Result<Response<ReplyBody>, ApiError> {
-    let id = RecordId::new(id)?;
     existing(state, name).await?;
+    let id = named(state, name, id).await?;
     let (scenario, wanted) = (name.clone(), id.clone());
     let (record, reports, consumed) = state
         .read(move |experience| {

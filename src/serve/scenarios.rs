@@ -67,7 +67,16 @@ pub(super) async fn create(
         Some(other) => return Err(invalid("release_id", "must be a string", &other)),
     };
     let mode = mode(&mut fields)?;
-    no_more(&fields, "scenario, release_id and training_mode")?;
+    let implicit = match fields.remove("implicit") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(implicit)) => implicit,
+        Some(other) => return Err(invalid("implicit", "must be true or false", &other)),
+    };
+    no_more(&fields, "scenario, release_id, training_mode and implicit")?;
+    if implicit && !state.options.implicit_scenarios {
+        // Whoever only uses a scenario may not make one here.
+        existing(state, &name).await?;
+    }
     let (handle, created) = state.directory.create(&name, base.as_ref()).await?;
     if let (true, Some(mode)) = (created, mode) {
         state.directory.set_mode(&handle, mode).await?;

@@ -78,6 +78,7 @@ pub(super) async fn status(state: &Arc<State>) -> Result<Response<ReplyBody>, Ap
             "started_at": clock::seconds(state.started_us),
             "uptime_seconds": state.started.elapsed().as_secs_f64(),
             "engine": state.engine.kind(),
+            "recipe": state.options.recipe,
             "in_flight": state.admission.active(),
             "open_connections": state.metrics.open_connections.load(Ordering::Relaxed),
             "receipts": state.metrics.receipts.load(Ordering::Relaxed),

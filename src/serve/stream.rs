@@ -43,7 +43,7 @@ enum Phase {
     /// Bytes pass, the terminal event has not come.
     Streaming,
     /// It has, and waits for the record.
-    Storing(Held),
+    Storing(Box<Held>),
     /// The record is settled; what else comes is passed on.
     Tail,
     /// Nothing more is to come from upstream.
@@ -216,13 +216,13 @@ impl StreamBody {
         let sequence = relay.events();
         let (response, turn, identity) = relay.into_record();
         let stored = self.exchange.store(response, turn, true);
-        self.phase = Phase::Storing(Held {
+        self.phase = Phase::Storing(Box::new(Held {
             // A task of its own: once the answer is complete its record does not depend on the client's patience.
             stored: task::track(&self.exchange.state.afterwards, "storing a record", stored),
             completion,
             identity,
             sequence,
-        });
+        }));
     }
 
     fn stored(&mut self, result: Result<RecordId, StoreError>) {

@@ -47,11 +47,21 @@ pub(super) async fn train(
     let known = state
         .read(move |experience| experience.record(Some(&name), &wanted))
         .await?;
+    if known.is_none() && !followed(state, &scenario) {
+        return Err(ApiError::bad_request(
+            "no_recipe",
+            format!(
+                "nobody would follow an instruction for scenario {scenario}: this service only records, and no `reef \
+                 train` drives the scenario; name a recipe that learns (reef.recipe)"
+            ),
+        ));
+    }
     if known.is_none() && handle.mode() == TrainingMode::Auto {
         return Err(ApiError::bad_request(
             "training_mode",
             format!(
-                "scenario {scenario} is in training mode auto; instructions need manual or hybrid (POST /reef/scenarios/{scenario}/update)"
+                "scenario {scenario} is in training mode auto, which takes no instructions; `reef scenario set {scenario} --mode \
+                 hybrid` changes that, or POST /reef/scenarios/{scenario}/update with {{\"training_mode\": \"hybrid\"}}"
             ),
         ));
     }
@@ -73,6 +83,15 @@ pub(super) async fn train(
             "page_path": harness::page_path(state, &scenario, &format!("requests/{}/page", appended.id)),
         }),
     ))
+}
+
+/// Whether somebody learns in a scenario: this service, or another process.
+fn followed(state: &State, scenario: &ScenarioName) -> bool {
+    let elsewhere = || {
+        let dir = state.options.run_dir.as_deref()?;
+        driver_of(dir, scenario)
+    };
+    state.options.recipe.is_some() || elsewhere().is_some()
 }
 
 /// Refuses what looks like a credential or an injected directive. The rule is named, never the text.

@@ -12,6 +12,11 @@ pub fn moment(us: i64) -> String {
         .unwrap_or_else(|| "-".to_owned())
 }
 
+/// The same, saying that it is UTC: `2026-11-30 06:22:15Z`.
+pub fn utc(us: i64) -> String {
+    format!("{}Z", moment(us))
+}
+
 /// A size as `1.5 GiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -181,11 +181,7 @@ impl Reader<'_> {
                 }
                 b'{' => open.push(b'}'),
                 b'[' => open.push(b']'),
-                close @ (b'}' | b']') => {
-                    if open.pop() != Some(close) {
-                        return self.unfit();
-                    }
-                }
+                close @ (b'}' | b']') if open.pop() != Some(close) => return self.unfit(),
                 _ => {}
             }
             self.at += 1;

@@ -1,5 +1,5 @@
 //! An external program that speaks JSON lines: one object a line on its standard input, one on its standard output. What
-//! it says on standard error is kept for the error message. It runs in a process group of its own, and all of it ends
+//! it says on standard error, and whatever else it prints, is kept for the error message. It runs in a process group of its own, and all of it ends
 //! when its time is up or the work is cancelled.
 
 use std::io;
@@ -17,7 +17,7 @@ use super::task::{self, Task};
 
 /// The longest line a program may write.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
-/// What is kept of its standard error.
+/// What is kept of its standard error, and of what else it prints.
 const LAST_WORDS: usize = 2000;
 
 /// A running program.
@@ -28,6 +28,8 @@ pub struct Program {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     stderr: Option<Task<String>>,
+    /// What it printed beside its objects: a library that greets, a forgotten `print`.
+    printed: String,
     deadline: tokio::time::Instant,
     cancel: CancellationToken,
 }
@@ -80,6 +82,7 @@ impl Program {
             child,
             stdout: BufReader::new(stdout),
             stderr,
+            printed: String::new(),
             deadline: tokio::time::Instant::now() + limit,
             cancel: cancel.clone(),
         })
@@ -141,18 +144,26 @@ impl Program {
                     self.name
                 )));
             }
-            if line.iter().all(u8::is_ascii_whitespace) {
-                continue;
+            if let Ok(value @ Value::Object(_)) = super::json::read(&line) {
+                return Ok(Some(value));
             }
-            return super::json::read(&line).map(Some).map_err(|error| {
-                let start: String = String::from_utf8_lossy(&line).trim().chars().take(80).collect();
-                other(format!(
-                    "`{}` wrote a line that is not JSON ({error}): {}",
-                    self.name,
-                    start.escape_debug()
-                ))
-            });
+            self.note_print(&line);
         }
+    }
+
+    /// Keeps the end of what it prints. What it says is for whoever wrote it, and may repeat a prompt: no log has it.
+    fn note_print(&mut self, line: &[u8]) {
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim();
+        if line.is_empty() {
+            return;
+        }
+        if !self.printed.is_empty() {
+            self.printed.push('\n');
+        }
+        self.printed.push_str(line);
+        let surplus = self.printed.chars().count().saturating_sub(LAST_WORDS);
+        self.printed = self.printed.chars().skip(surplus).collect();
     }
 
     /// How it ended, with its last words.
@@ -171,11 +182,16 @@ impl Program {
                 .unwrap_or_default(),
             None => String::new(),
         };
-        if words.is_empty() {
-            status
-        } else {
-            format!("{status}; it said: {words}")
+        let mut fate = status;
+        for (what, words) in [
+            ("it said", &words),
+            ("it printed, which is no JSON object", &self.printed),
+        ] {
+            if !words.is_empty() {
+                fate.push_str(&format!("; {what}: {words}"));
+            }
         }
+        fate
     }
 
     fn kill_group(&self) {
@@ -245,15 +261,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn noise_silence_and_a_missing_program_are_errors() {
-        assert!(
-            shell("echo hello", 30.0)
-                .receive()
-                .await
-                .unwrap_err()
-                .to_string()
-                .contains("not JSON")
+    async fn what_it_prints_beside_its_objects_is_kept_for_its_fate() {
+        let mut program = shell(
+            "echo loading; echo; echo \"{'loss': 1}\"; echo 7; echo '{\"a\":1}'; echo bye",
+            30.0,
         );
+        assert_eq!(program.receive().await.unwrap(), Some(json!({"a": 1})));
+        assert_eq!(program.receive().await.unwrap(), None);
+        let fate = program.fate().await;
+        assert!(fate.contains("loading\n{'loss': 1}\n7\nbye"), "{fate}");
+    }
+
+    #[tokio::test]
+    async fn silence_and_a_missing_program_are_errors() {
         assert!(
             shell("sleep 30", 0.2)
                 .receive()

@@ -12,6 +12,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use crate::sys::net::Proxies;
+
 pub use journal::{JOURNAL, read_tail};
 pub use lines::{LEVELS, LogLine, Tail};
 pub use otlp::{TRACES, Tracing};
@@ -38,6 +40,8 @@ pub struct Telemetry {
     pub journal: Option<(PathBuf, String)>,
     /// The OTLP/HTTP collector that traces go to.
     pub otlp: Option<String>,
+    /// The proxies on the way there.
+    pub proxies: Proxies,
 }
 
 /// Whether a directive says what is logged. A word that is neither a level nor a part of a program would log nothing.
@@ -87,7 +91,11 @@ pub fn init(telemetry: &Telemetry) -> Tracing {
             .log_internal_errors(false)
             .with_filter(filter)
     });
-    let (traces, tracing) = match telemetry.otlp.as_deref().map(otlp::start) {
+    let (traces, tracing) = match telemetry
+        .otlp
+        .as_deref()
+        .map(|url| otlp::start(url, &telemetry.proxies))
+    {
         None => (None, Tracing::default()),
         Some(Ok((layer, tracing))) => (Some(layer), tracing),
         Some(Err(fault)) => {

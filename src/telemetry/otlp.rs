@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::sys::net::{Cause, Proxies};
+use crate::sys::task;
 
 /// The target of spans that make up a trace: `tracing::info_span!(target: TRACES, …)`.
 pub const TRACES: &str = "reef_trace";
@@ -32,19 +35,30 @@ impl Drop for Tracing {
 }
 
 /// A layer that sends Reef's own spans to the collector at `endpoint`.
-pub(super) fn start<S>(endpoint: &str) -> Result<(Box<dyn Layer<S> + Send + Sync>, Tracing), String>
+pub(super) fn start<S>(endpoint: &str, proxies: &Proxies) -> Result<(Box<dyn Layer<S> + Send + Sync>, Tracing), String>
 where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
     // Fails only if somebody else installed one first, which serves as well.
     let _already = rustls::crypto::ring::default_provider().install_default();
+    let fault = |error: String| format!("no traces go to {}: {error}", without_credentials(endpoint));
+    let builder = reqwest::blocking::Client::builder()
+        .timeout(PATIENCE)
+        .proxy(proxies.for_client());
+    // A thread of its own, because a blocking client must not be made within asynchronous work.
+    let client = task::thread("reef-traces", move || builder.build())
+        .map_err(|error| fault(error.to_string()))?
+        .join()
+        .map_err(|error| fault(error.to_string()))?
+        .map_err(|error| fault(Cause::of(&error).to_string()))?;
     let exporter = SpanExporter::builder()
         .with_http()
+        .with_http_client(client)
         .with_endpoint(traces_url(endpoint))
         .with_protocol(Protocol::HttpJson)
         .with_timeout(PATIENCE)
         .build()
-        .map_err(|error| format!("no traces go to {}: {error}", without_credentials(endpoint)))?;
+        .map_err(|error| fault(error.to_string()))?;
     let resource = Resource::builder_empty()
         .with_service_name("reef")
         .with_attribute(opentelemetry::KeyValue::new(

@@ -55,7 +55,7 @@ fn what_only_shows_when_the_service_starts_names_its_line_too() {
         ),
         (
             with("reef:\n  recipe: sft\n"),
-            "serve.yaml:4: reef.recipe: the recipe trains the weights",
+            "serve.yaml:4: reef.recipe: recipe sft trains the weights",
         ),
         (
             with("reef:\n  recipe: sao\n  trainer:\n    optimizer:\n      learning_rate: -1\n"),

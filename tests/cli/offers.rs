@@ -1,11 +1,23 @@
 //! What the program offers, and what it says where there is little to say.
 
+use std::path::Path;
+
 use serde_json::Value;
 
-use super::{expect, json, run};
+use super::{expect, json, output, reef, run};
 
 /// Commands that Reef runs itself, or who builds it.
 const HIDDEN: [&str; 3] = ["__sandbox", "__train-step", "docs"];
+
+/// What the program answers a shell that asks what fits after these words; the last one is being typed.
+fn offered(dir: &Path, words: &[&str]) -> Vec<String> {
+    let mut command = reef(dir);
+    command.env("REEF_COMPLETE", "fish").arg("--").args(words);
+    let (out, _) = expect(&output(&mut command), 0);
+    out.lines()
+        .map(|line| line.split('\t').next().unwrap_or_default().to_owned())
+        .collect()
+}
 
 #[test]
 fn nothing_offers_a_hidden_command() {
@@ -25,14 +37,22 @@ fn nothing_offers_a_hidden_command() {
                 .find(|word| *word == hidden || word.ends_with(&format!("__{mangled}")));
             assert_eq!(found, None, "{shell}");
         }
-        for known in ["doctor", "serve", "--json", "--version", "help"] {
-            assert!(out.contains(known.trim_start_matches('-')), "{shell} lacks {known}");
-        }
         let (out, _) = expect(&run(dir.path(), &["completions", shell, "--json"]), 0);
         assert_eq!(
             (&json(&out)["kind"], &json(&out)["shell"]),
             (&Value::from("completions"), &Value::from(shell))
         );
+    }
+    let commands = offered(dir.path(), &["reef", ""]);
+    for known in ["doctor", "serve", "help"] {
+        assert!(commands.iter().any(|command| command == known), "{commands:?} lacks {known}");
+    }
+    for hidden in HIDDEN {
+        assert!(!commands.iter().any(|command| command == hidden), "{hidden}");
+    }
+    let flags = offered(dir.path(), &["reef", "serve", "--"]);
+    for known in ["--json", "--print-config"] {
+        assert!(flags.iter().any(|flag| flag == known), "{flags:?} lacks {known}");
     }
     for args in [&["--help"][..], &["help"], &["man"]] {
         let (out, _) = expect(&run(dir.path(), args), 0);

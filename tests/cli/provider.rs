@@ -52,7 +52,7 @@ fn doctor_tells_what_a_provider_says_of_the_credential_and_the_model() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let out = doctor(dir.path(), &format!("http://{gone}"), 2);
     assert!(
-        out.contains("inference.upstream-url: ") && out.contains("does not accept connections"),
+        out.contains("inference.upstream-url: ") && out.contains("no connection to "),
         "{out}"
     );
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a failed test shows the log of its service")]
 
 pub mod http;
+pub mod network;
 pub mod reef;
 pub mod tried;
 pub mod upstream;

@@ -70,7 +70,12 @@ pub struct Upstream {
 impl Upstream {
     /// Answers by `script`, which gets the request and how many came before it.
     pub fn start(script: impl Fn(&Seen, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_on(0, script)
+    }
+
+    /// The same on a port that is given.
+    pub fn start_on(port: u16, script: impl Fn(&Seen, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(Inner {
             script: Box::new(script),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use reef::domain::{LoadSpan, NewExchange, TokenCapture, Turn, Usage};
-use reef::experience::{Envelope, ErrorClass, Experience, Insertion, RecordQuery, Retention, StoreError};
+use reef::experience::{Envelope, ErrorClass, Experience, Insertion, RecordQuery, Repeats, Retention, StoreError};
 use serde_json::json;
 
 use super::{all, exchange, id, report, scenario, store_with};
@@ -63,7 +63,7 @@ fn export(store: &Experience) -> Vec<String> {
 fn envelopes(lines: &[String]) -> Vec<Envelope> {
     lines
         .iter()
-        .flat_map(|line| Envelope::from_line(line, None).unwrap())
+        .flat_map(|line| Envelope::from_line(line, None, &mut Repeats::default()).unwrap())
         .collect()
 }
 

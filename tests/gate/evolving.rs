@@ -96,7 +96,7 @@ fn evolve(contest: &Contest, seed: u64) -> Evolution {
                 let served = (a.sides != Sides::CandidateOnly).then(|| {
                     let before = known.get(&(a.task, a.repeat)).copied();
                     // A fifth of what is known is measured again.
-                    let again = (a.task * 7 + a.repeat as usize + step) % 5 == 0;
+                    let again = (a.task * 7 + a.repeat as usize + step).is_multiple_of(5);
                     before
                         .filter(|_| contest.reuse && !again)
                         .unwrap_or_else(|| passes(rates[a.task]))

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 
+use ::reef::domain::ScenarioName;
+use ::reef::scenario::Lease;
 use serde_json::{Value, json};
 
 use crate::common::http::{self, Response};
@@ -149,6 +151,9 @@ fn an_instruction_shows_how_far_it_is() {
         "/reef/scenarios",
         &json!({"scenario": "team", "training_mode": "manual"}),
     );
+    // Somebody who would follow it, and who does not look yet.
+    let team = ScenarioName::new("team").unwrap();
+    let _driver = Lease::take(&rig.dir.path().join(".reef/run"), &team, "a test").unwrap();
     let asked = json!({"text": "Be <i>kinder</i>.", "session": "s", "release_id": "r"});
     let told = rig.post("/reef/train", &asked);
     let path = told["page_path"].as_str().unwrap();

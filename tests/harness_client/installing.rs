@@ -193,7 +193,10 @@ fn what_is_missing_or_wrong_is_one_line_and_changes_nothing() {
     assert!(said.contains("refused the token"), "{said}");
     rig.service.serve(serde_json::Value::Null);
     let said = fails(&mut rig.install("s", &[]), 3);
-    assert!(said.contains("harness surface"), "{said}");
+    assert!(
+        said.contains("serves no such harness") && said.contains("the scenario serves no files"),
+        "{said}"
+    );
     assert_eq!(rig.everything(), before);
 }
 

@@ -59,7 +59,7 @@ pub const QUESTION: &str = r#"{"model":"m","messages":[{"role":"user","content":
 fn under(umask: &str, dir: &Path, args: &[&str]) -> Command {
     let mut shell = command(dir);
     let program = shell.get_program().to_owned();
-    shell = in_place_of(shell, "sh");
+    shell = in_place_of(&shell, "sh");
     shell
         .args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")])
         .arg(program)
@@ -68,7 +68,7 @@ fn under(umask: &str, dir: &Path, args: &[&str]) -> Command {
 }
 
 /// The same directory and environment for another program.
-fn in_place_of(command: Command, program: &str) -> Command {
+fn in_place_of(command: &Command, program: &str) -> Command {
     let mut other = Command::new(program);
     other.env_clear().current_dir(command.get_current_dir().unwrap());
     other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));

@@ -58,9 +58,13 @@ pub(crate) fn show(context: &Context, settings: &Settings, changed: bool, prefix
     let output = context.output();
     if output.json() {
         let rows: Vec<Value> = rows
-            .map(|row| json!({"key": row.key, "value": row.value, "source": row.source.to_string()}))
+            .map(|row| {
+                let variable = crate::config::variable(&row.key);
+                json!({"key": row.key, "value": row.value, "source": row.source.to_string(), "variable": variable})
+            })
             .collect();
-        output.object("config", &json!({"settings": rows}))?;
+        let order = ["command line", "environment", "file", "default"];
+        output.object("config", &json!({"settings": rows, "precedence": order}))?;
         return Ok(Exit::Ok);
     }
     let mut table = Table::new(&["setting", "value", "source"]);
@@ -73,6 +77,7 @@ pub(crate) fn show(context: &Context, settings: &Settings, changed: bool, prefix
         table.row([row.key.clone(), value, row.source.to_string()]);
     }
     output.text(&table.render(output.colored()))?;
+    output.note("a flag wins over the environment, the environment over the file, the file over the default");
     Ok(Exit::Ok)
 }
 

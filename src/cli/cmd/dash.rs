@@ -137,9 +137,9 @@ impl Outside for Here {
         if self
             .client
             .as_ref()
-            .is_none_or(|client| client.base() != note.url.trim_end_matches('/'))
+            .is_none_or(|client| client.base() != note.local_url)
         {
-            self.client = Client::new(&self.context, &note.url).ok();
+            self.client = Client::new(&self.context, &note.local_url).ok();
         }
         Some(Running {
             url: note.url,

@@ -90,7 +90,9 @@ fn configuration() -> String {
          extension (`.toml`, `.yaml`, `.yml`, `.json`). There is no search for a file: without `-c` only flags, \
          environment and defaults count. `reef config show` (or `reef serve --print-config`) prints every setting with its \
          source; secrets are masked.\n\n\
-         - **Who wins**: the command line, then the file, then the environment, then the default.\n\
+         - **Who wins**: a flag, then the environment, then the file, then the default.\n\
+         - **In the environment** every setting has a variable, named in the tables below; an empty one counts as unset. A \
+         list or a table is one JSON or YAML value.\n\
          - **On the command line** any setting is `--SECTION.KEY VALUE`, `--SECTION.KEY=VALUE`, `--no-SECTION.KEY` (false) \
          or, for a boolean, `--SECTION.KEY` alone. A word after the flag is its value unless it starts with `--`. A \
          setting given twice is an error, under whichever names, and what a flag overrides has to be right too. A list or a table is one quoted JSON or YAML value and replaces what was there; a key inside a table \

@@ -32,12 +32,18 @@ struct Template {
 }
 
 macro_rules! template {
-    ($name:literal, $about:literal, $($file:literal),+) => {
+    ($name:literal, $about:literal, $($file:literal $(from $source:literal)?),+) => {
         Template {
             name: $name,
             about: $about,
-            files: &[$(($file, include_str!(concat!("../../../templates/init/", $name, "/", $file)))),+],
+            files: &[$(($file, template!(@text $name, $file $(, $source)?))),+],
         }
+    };
+    (@text $name:literal, $file:literal) => {
+        include_str!(concat!("../../../templates/init/", $name, "/", $file))
+    };
+    (@text $name:literal, $file:literal, $source:literal) => {
+        include_str!(concat!("../../../templates/init/", $source))
     };
 }
 
@@ -46,26 +52,32 @@ const TEMPLATES: &[Template] = &[
         "upstream",
         "record what goes to a provider, vLLM, SGLang, Ollama or llama.cpp",
         "serve.toml",
-        "client.py",
+        "client.py" from "client.py",
         "README.md"
     ),
     template!(
         "embedded",
         "serve and train a model in this process",
         "serve.toml",
-        "client.py",
+        "client.py" from "client.py",
         "README.md"
     ),
     template!(
         "harness",
-        "serve an agent's harness tree beside the model: rules, skills, commands",
+        "serve and improve an agent's harness tree: rules, skills, commands",
         "serve.toml",
         "tree/AGENTS.md",
         "tree/commands/review.md",
         "tree/skills/finish-a-task/SKILL.md",
+        "tasks/tasks.jsonl",
         "README.md"
     ),
 ];
+
+/// The templates with what each is for.
+pub(crate) fn templates() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TEMPLATES.iter().map(|template| (template.name, template.about))
+}
 
 pub(crate) fn run(context: &Context, args: InitArgs) -> Result<Exit, CliError> {
     context.refuse_settings("init")?;

@@ -5,10 +5,11 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::client::{Client, ServerArgs};
 use crate::cli::context::Store;
-use crate::cli::{CliError, Context, Exit};
+use crate::cli::{CliError, Context, Exit, running};
 use crate::domain::{RecordId, ScenarioName, TrainingMode};
 use crate::experience::NewInstruction;
 use crate::harness::tree::screen_text;
+use crate::scenario::driver_of;
 use crate::sys::random;
 
 /// Ask a scenario for a training step, in words
@@ -88,6 +89,9 @@ fn to_files(context: &Context, args: &InstructArgs, id: RecordId) -> Result<Valu
         )
         .hint(format!("reef scenario set {} --mode hybrid", args.scenario)));
     }
+    if store.record(Some(&args.scenario), &id)?.is_none() {
+        followed(context, &args.scenario)?;
+    }
     let release = match &args.release {
         Some(release) => release.clone(),
         None => publisher
@@ -107,4 +111,32 @@ fn to_files(context: &Context, args: &InstructArgs, id: RecordId) -> Result<Valu
     };
     let appended = context.block_on(async { Ok(store.append_instruction(instruction).await?) })?;
     Ok(json!({"agent_record_id": appended.id, "scenario": args.scenario, "request_type": "train"}))
+}
+
+/// Refuses an instruction that the services here cannot follow; without one, says what will.
+fn followed(context: &Context, scenario: &ScenarioName) -> Result<(), CliError> {
+    let settings = context.settings()?;
+    if driver_of(&settings.storage.run_dir(), scenario).is_some() {
+        return Ok(());
+    }
+    let services = running::all(settings);
+    if services.is_empty() {
+        context
+            .output()
+            .note("no service runs on these files; reef train or reef serve with a recipe follows the instruction");
+        return Ok(());
+    }
+    for note in services {
+        let client = Client::new(context, &note.local_url)?;
+        let status = context.block_on(client.get("/reef/status"))?;
+        // An unfinished look at a new scenario is no reason to refuse.
+        if status["service"]["recipe"].is_string() {
+            return Ok(());
+        }
+    }
+    Err(CliError::new(
+        Exit::Usage,
+        format!("nobody would follow an instruction for scenario {scenario}: the service on these files only records"),
+    )
+    .hint("start it with a recipe that learns (reef.recipe), or run reef train with one"))
 }

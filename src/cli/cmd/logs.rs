@@ -19,8 +19,8 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Show at most so many lines; 0 shows none, and with --follow only what is new
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
-    lines: usize,
+    #[arg(short = 'n', long, alias = "lines", value_name = "N", default_value_t = 100)]
+    limit: usize,
     /// Go on with every new line, until interrupted
     #[arg(short, long)]
     follow: bool,
@@ -69,11 +69,11 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Result<Exit, CliError> 
     // A filter may want few lines out of many.
     let filtered = args.level != Level::Trace || !args.grep.is_empty();
     // One line at least, to tell an empty log from one of which nothing is asked.
-    let depth = if filtered { usize::MAX } else { args.lines.max(1) };
+    let depth = if filtered { usize::MAX } else { args.limit.max(1) };
     let mut lines: Vec<LogLine> = read_tail(&dir, depth).map_err(failed)?;
     let kept = !lines.is_empty();
     lines.retain(|line| args.wanted(line));
-    let surplus = lines.len().saturating_sub(args.lines);
+    let surplus = lines.len().saturating_sub(args.limit);
     for line in &lines[surplus..] {
         show(context, line)?;
     }
@@ -91,7 +91,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Result<Exit, CliError> 
             for line in tail.read().map_err(failed)?.iter().filter(|line| args.wanted(line)) {
                 show(context, line)?;
             }
-            tokio::time::sleep(LOOK).await;
+            context.pause(LOOK).await?;
         }
     })
 }
@@ -114,6 +114,6 @@ fn show(context: &Context, line: &LogLine) -> Result<(), CliError> {
         _ => level,
     };
     let text = printable(format!("{} {}", line.message, line.details()));
-    let line = format!("{} {level} {text}", format::moment(line.at_us));
+    let line = format!("{} {level} {text}", format::utc(line.at_us));
     output.text(&format!("{}\n", line.trim_end()))
 }

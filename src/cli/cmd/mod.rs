@@ -29,6 +29,8 @@ mod status;
 mod train;
 mod train_step;
 
+pub(super) use init::templates;
+
 use clap::Subcommand;
 
 use super::{CliError, Context, Exit};

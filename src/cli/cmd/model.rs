@@ -7,7 +7,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
+use crate::config::Secret;
 use crate::engine::models::{ModelError, ModelStore, ModelSummary, PullOptions, PullSource, StoredDtype, pull};
+use crate::sys::net::unfit_for_a_header;
 
 /// Import, download, list and show models for the embedded engine
 #[derive(Debug, Args)]
@@ -145,7 +147,8 @@ fn pull_model(context: &Context, args: PullArgs) -> Result<Exit, CliError> {
             .env("HF_ENDPOINT")
             .unwrap_or("https://huggingface.co")
             .to_owned(),
-        token: context.env("HF_TOKEN").map(str::to_owned),
+        token: hub_token(context)?,
+        proxies: context.settings()?.proxies()?,
         sha256: args.sha256,
         dtype: args.dtype.into(),
     };
@@ -164,6 +167,18 @@ fn pull_model(context: &Context, args: PullArgs) -> Result<Exit, CliError> {
         Ok(pull(&store, &source, &name, &options, &mut on_progress).await?)
     })?;
     imported(context, &summary)
+}
+
+/// The hub's token, without the line ends that a file leaves at its end.
+fn hub_token(context: &Context) -> Result<Option<String>, CliError> {
+    let Some(token) = context.env("HF_TOKEN").map(Secret::from_outside) else {
+        return Ok(None);
+    };
+    match unfit_for_a_header(token.expose()) {
+        None => Ok(Some(token.expose().to_owned())),
+        Some(problem) => Err(CliError::new(Exit::Usage, format!("HF_TOKEN {problem}"))
+            .hint("no header can carry it; unset it for models that need no account")),
+    }
 }
 
 fn imported(context: &Context, summary: &ModelSummary) -> Result<Exit, CliError> {

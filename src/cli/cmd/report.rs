@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::client::{Client, ServerArgs};
+use super::records;
+use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::context::Store;
 use crate::cli::{CliError, Context, Exit};
 use crate::domain::{RecordId, SCORE_RULE, ScenarioName, is_score};
@@ -15,11 +16,11 @@ use crate::experience::{Insertion, parse_report};
 /// report again changes nothing; a second one that says the same needs an --id of its own.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Receipts of the exchanges it is about
+    /// Receipts of the exchanges it is about; of each, a part that fits no other is enough
     #[arg(value_name = "RECEIPT")]
-    receipts: Vec<RecordId>,
+    receipts: Vec<String>,
     /// The scenario; without it, that of the first receipt
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// A grade
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = score)]
@@ -72,9 +73,6 @@ pub(crate) fn run(context: &Context, args: ReportArgs) -> Result<Exit, CliError>
     if let Some(feedback) = feedback {
         payload.insert("feedback".to_owned(), feedback);
     }
-    if !args.receipts.is_empty() {
-        payload.insert("references".to_owned(), json!(args.receipts));
-    }
     if let Some(metadata) = args.metadata {
         payload.insert("metadata".to_owned(), Value::Object(metadata));
     }
@@ -87,13 +85,18 @@ pub(crate) fn run(context: &Context, args: ReportArgs) -> Result<Exit, CliError>
                 payload.insert("agent_record_id".to_owned(), json!(id));
             }
             let client = Client::new(context, url)?;
-            let body = Value::Object(payload);
-            context.block_on(client.send(
-                reqwest::Method::POST,
-                "/reef/report",
-                Some(scenario.as_str()),
-                Some(&body),
-            ))?
+            context.block_on(async {
+                let mut receipts = Vec::with_capacity(args.receipts.len());
+                for receipt in &args.receipts {
+                    receipts.push(whole(&client, &scenario, receipt).await?);
+                }
+                refer(&mut payload, &receipts);
+                let body = Value::Object(payload);
+                let to = Some(scenario.as_str());
+                client
+                    .send(reqwest::Method::POST, "/reef/report", to, Some(&body))
+                    .await
+            })?
         }
         None => to_files(context, args.id, args.scenario, &args.receipts, payload)?,
     };
@@ -106,6 +109,27 @@ pub(crate) fn run(context: &Context, args: ReportArgs) -> Result<Exit, CliError>
     Ok(Exit::Ok)
 }
 
+fn refer(payload: &mut Map<String, Value>, receipts: &[RecordId]) {
+    if !receipts.is_empty() {
+        payload.insert("references".to_owned(), json!(receipts));
+    }
+}
+
+/// The receipt that a person names by a part of it; the service knows which. One it does not know goes as it is.
+async fn whole(client: &Client, scenario: &ScenarioName, text: &str) -> Result<RecordId, CliError> {
+    let path = format!(
+        "/reef/scenarios/{}/records/{}",
+        segment(scenario.as_str()),
+        segment(text)
+    );
+    let known = client.find(&path).await?;
+    let id = known
+        .as_ref()
+        .and_then(|record| record["agent_record_id"].as_str())
+        .unwrap_or(text);
+    RecordId::new(id).map_err(|error| CliError::from_error(Exit::Usage, error))
+}
+
 fn no_scenario() -> CliError {
     CliError::new(Exit::Usage, "the report names no scenario").hint("give one with --scenario NAME")
 }
@@ -114,23 +138,23 @@ fn to_files(
     context: &Context,
     id: Option<RecordId>,
     scenario: Option<ScenarioName>,
-    receipts: &[RecordId],
-    payload: Map<String, Value>,
+    receipts: &[String],
+    mut payload: Map<String, Value>,
 ) -> Result<Value, CliError> {
     let store = context.store(Store::MustExist)?;
-    let scenario = match (scenario, receipts.first()) {
+    let mut ids = Vec::with_capacity(receipts.len());
+    for receipt in receipts {
+        ids.push(records::named(&store, scenario.as_ref(), receipt)?);
+    }
+    let scenario = match (scenario, ids.first()) {
         (Some(scenario), _) => scenario,
         (None, None) => return Err(no_scenario()),
         (None, Some(first)) => match store.record(None, first)? {
             Some(record) => record.row.scenario,
-            None => {
-                return Err(
-                    CliError::new(Exit::Usage, format!("there is no record {first} in this store"))
-                        .hint("reef records list shows the newest records; --dir names the store to look in"),
-                );
-            }
+            None => return Err(no_scenario()),
         },
     };
+    refer(&mut payload, &ids);
     let report = parse_report(id, scenario.clone(), payload)?;
     let appended = context.block_on(async { Ok(store.append_report(report).await?) })?;
     Ok(json!({

@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 
 use crate::cli::client::{Client, ServerArgs, segment};
 use crate::cli::context::Store;
-use crate::cli::publishing::base_seed;
 use crate::cli::table::Table;
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, begin, format, running};
 use crate::domain::{ScenarioName, TrainingMode};
 use crate::experience::Experience;
 
@@ -22,7 +21,11 @@ pub(crate) struct ScenarioArgs {
 enum ScenarioCommand {
     /// List the scenarios with their counts
     List(ListArgs),
-    /// Create a scenario; an existing one is left as it is
+    /// Create a scenario as its first request would; an existing one is left as it is
+    ///
+    /// The service that runs on these files creates it, so that it begins with what its deployment file says (a harness
+    /// tree, a base, a training mode). Without a running service the settings of this command count: name the deployment
+    /// file with -c.
     Create(CreateArgs),
     /// Change what may start a training step
     Set(SetArgs),
@@ -44,7 +47,7 @@ struct CreateArgs {
     /// The name
     name: ScenarioName,
     /// What may start a training step: auto, manual or hybrid
-    #[arg(long, value_name = "MODE", conflicts_with = "url")]
+    #[arg(long, value_name = "MODE")]
     mode: Option<TrainingMode>,
     #[command(flatten)]
     server: ServerArgs,
@@ -119,7 +122,7 @@ fn list(context: &Context, args: &ListArgs) -> Result<Exit, CliError> {
             scenario
                 .get(key)
                 .and_then(Value::as_f64)
-                .map_or("-".to_owned(), |seconds| format::moment((seconds * 1e6) as i64))
+                .map_or("-".to_owned(), |seconds| format::utc((seconds * 1e6) as i64))
         };
         let mut name = text("scenario");
         if scenario.get("archived_at").is_some_and(|at| !at.is_null()) {
@@ -169,46 +172,30 @@ pub(crate) fn from_files(store: &Experience, with_archived: bool) -> Result<Vec<
 }
 
 fn create(context: &Context, args: CreateArgs) -> Result<Exit, CliError> {
-    let name = args.name.as_str();
-    let (mut answer, created) = match &args.server.url {
-        Some(url) => {
-            let client = Client::new(context, url)?;
-            let body = context.block_on(client.post("/reef/scenarios", &json!({"scenario": name})))?;
-            (body, None)
+    let name = &args.name;
+    let answer = context.block_on(async {
+        if let Some(url) = &args.server.url {
+            return begin::ask(&Client::new(context, url)?, name, args.mode).await;
         }
-        None => {
-            let publisher = context.publisher(Store::Create)?;
-            let seed = base_seed(context.settings()?);
-            let mode = args.mode.unwrap_or_default();
-            let made = context.block_on(async {
-                publisher.ensure_base(seed).await?;
-                Ok(publisher.create(&args.name, mode, None).await?)
-            })?;
-            let mode = publisher
-                .experience()
-                .scenario(&args.name)?
-                .map_or(mode, |found| found.mode);
-            (
-                json!({
-                    "scenario": name,
-                    "training_mode": mode,
-                    "release_id": made.release_id,
-                    "content_id": made.content_id,
-                }),
-                Some(made.appended),
-            )
+        if let Some(answer) = begin::by_service(context, name, args.mode).await? {
+            return Ok(answer);
         }
-    };
-    if let Some(created) = created {
-        answer["created"] = created.into();
-    }
+        let publisher = context.publisher(Store::Create)?;
+        begin::by_files(context, &publisher, name, args.mode).await
+    })?;
+    let created = answer.get("created").and_then(Value::as_bool);
     let output = context.output();
     if output.json() {
         output.object("scenario", &answer)?;
-    } else if created == Some(false) {
+        return Ok(Exit::Ok);
+    }
+    if created == Some(false) {
         output.note(&format!("scenario {name} exists already"));
     } else {
         output.note(&format!("scenario {name} is ready"));
+        if args.server.url.is_none() && running::find(context.settings()?).is_none() {
+            begin::unread_file(context);
+        }
     }
     Ok(Exit::Ok)
 }

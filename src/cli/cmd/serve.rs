@@ -1,5 +1,6 @@
 //! `reef serve`
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use crate::cli::publishing::{base_seed, room};
 use crate::cli::{CliError, Context, Exit, engines, harness, learning, logging, manager, openmp, readiness, running};
 use crate::config::{EngineKind, OnFailure, Override, Settings, StreamReceipt as ReceiptChoice};
 use crate::experience::Retention;
-use crate::recipe::{Recipe, TrainerKind};
+use crate::recipe::{Recipe, SelectorKind, TrainerKind};
 use crate::scenario::{Activate, DirectoryError, Driver, Hands, Live, ServeAsIs, Supervisor, TorchLive};
 use crate::serve::{OnStoreFailure, ServeError, ServeOptions, Server, Shutdown, Stopped, StreamReceipt};
 use crate::sys::access::Open;
 use crate::sys::{failpoint, task};
 
+/// The providers of `--model`, by whose address they are reached.
+const PROVIDERS: [&str; 3] = ["ollama", "openai", "anthropic"];
 /// Time between two looks for bodies that retention does not keep.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two collections of releases that retention does not keep.
@@ -81,6 +84,9 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> {
     let settings = context.settings_with(flags(context, &args)?)?;
+    if let Some(model) = &args.model {
+        addressed(&settings, model)?;
+    }
     if args.print_config {
         return config::show(context, &settings, false, "");
     }
@@ -93,6 +99,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
     let shutdown = Shutdown::on_signals()
         .map_err(|error| CliError::new(Exit::Unexpected, format!("cannot wait for signals: {error}")))?;
     manager::starting(settings.reef.ready_timeout);
+    let learns = recipe.clone();
     let runtime = context.runtime()?;
     let ended = runtime.block_on(async {
         let server = tokio::select! {
@@ -103,7 +110,7 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
         };
         let grace = settings.reef.drain_timeout;
         shutdown.allow(grace);
-        let posted = announce(context, &settings, &server)?;
+        let posted = announce(context, &settings, &server, learns.as_ref())?;
         if let Some(url) = posted.as_ref().map(|posted| posted.url().to_owned()) {
             let attending = manager::attend(url, server.in_flight(), shutdown.clone(), grace);
             let _attending = task::spawn("telling the service manager", attending);
@@ -166,6 +173,7 @@ async fn start(
         .await
         .map_err(|error| CliError::from_error(Exit::Unexpected, error))??;
     drop(spinner);
+    let followed = recipe.as_ref().map(|recipe| recipe.name.clone());
     let learner = match recipe {
         Some(recipe) => Some((learning::hands(settings, &recipe, Some(&built))?, recipe)),
         None => None,
@@ -180,6 +188,7 @@ async fn start(
     let engine = Arc::clone(&built.engine);
     let collecting = publisher.clone();
     let mut options = options(settings);
+    options.recipe = followed;
     options.harness = harness::trees(settings)?.map(|trees| Arc::new(trees.options(settings)));
     let bound = Server::bind(options, publisher, base_seed(settings), engine, activate).await;
     let mut server = bound.map_err(|error| refused(settings, error))?;
@@ -230,7 +239,12 @@ fn supervisor(settings: &Settings, server: &Server, recipe: Recipe, hands: Hands
     }
 }
 
-fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<Option<running::Posted>, CliError> {
+fn announce(
+    context: &Context,
+    settings: &Settings,
+    server: &Server,
+    recipe: Option<&Recipe>,
+) -> Result<Option<running::Posted>, CliError> {
     let Some(address) = server.address() else {
         return Ok(None);
     };
@@ -239,12 +253,19 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<O
         .served_url
         .clone()
         .map_or_else(|| format!("http://{address}"), String::from);
-    let posted = running::post(settings, url.clone())?;
+    let posted = running::post(settings, url.clone(), local_url(address))?;
     tracing::info!(url, version = env!("CARGO_PKG_VERSION"), "listening");
     let output = context.output();
     if output.json() {
-        let event = json!({"url": url, "address": address, "pid": std::process::id()});
+        let event = json!({
+            "url": url, "address": address, "pid": std::process::id(), "recipe": recipe.map(|recipe| &recipe.name),
+        });
         output.event("listening", &event)?;
+    }
+    if let Some(warning) = recipe.and_then(unmeasured) {
+        output.warn(&warning);
+    }
+    if output.json() {
         return Ok(Some(posted));
     }
     let answers = match (settings.inference.engine(), settings.inference.provider_url()) {
@@ -255,7 +276,36 @@ fn announce(context: &Context, settings: &Settings, server: &Server) -> Result<O
         "reef listens on {url}, {answers}; records in {}",
         settings.storage.dir.display()
     ));
+    output.note(&match (recipe, &settings.recipe.implementation) {
+        (Some(recipe), _) => format!("learning by recipe {}", recipe.name),
+        (None, Some(name)) if !settings.training.enabled => {
+            format!("recording only: recipe {name} is set, and training.enabled is false")
+        }
+        (None, Some(name)) => format!("recording only: recipe {name} trains nothing"),
+        (None, None) => "recording only: no recipe is set, so nothing is learned from reports (reef.recipe)".to_owned(),
+    });
     Ok(Some(posted))
+}
+
+/// What to say of a recipe whose releases nobody measures.
+fn unmeasured(recipe: &Recipe) -> Option<String> {
+    (recipe.gate.selector == SelectorKind::Always).then(|| {
+        format!(
+            "recipe {} releases every step without measuring it: one report can change what is served. Set \
+             gate.selector = paired and a task suite to compare first",
+            recipe.name
+        )
+    })
+}
+
+/// Where this machine reaches a listener: one on every address is on loopback too.
+fn local_url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
 fn without_credentials(url: &str) -> String {
@@ -363,6 +413,40 @@ fn model_flags(
     Ok(())
 }
 
+/// Whether somebody answers for the model of `--model`: a name alone says nothing of where.
+fn addressed(settings: &Settings, model: &str) -> Result<(), CliError> {
+    let inference = &settings.inference;
+    if inference.provider_url().is_some() || inference.model_path.is_some() {
+        return Ok(());
+    }
+    if model.starts_with(['.', '/', '~']) || model.ends_with(".gguf") {
+        return Err(CliError::new(Exit::Usage, format!("there is no model at {model}"))
+            .hint("reef model import brings a model in; reef model list shows those that are here"));
+    }
+    let address = format!("for a provider at another address: --upstream-url URL --upstream-model {model}");
+    let Some((provider, id)) = model.split_once('/') else {
+        return Err(CliError::new(
+            Exit::Usage,
+            format!("--model {model} names no provider, and no address is configured"),
+        )
+        .hint(format!(
+            "for example --model openai/{model}, or the provider's address: --upstream-url URL --upstream-model {model}"
+        )));
+    };
+    let near = PROVIDERS
+        .iter()
+        .filter(|known| strsim::jaro_winkler(known, provider) > 0.8)
+        .map(|known| format!("did you mean --model {known}/{id}?"));
+    let error = CliError::new(
+        Exit::Usage,
+        format!("{provider} is no provider that --model knows, and no address is configured"),
+    );
+    let error = near.fold(error, CliError::hint);
+    Err(error
+        .hint(format!("--model knows {}", PROVIDERS.join(", ")))
+        .hint(address))
+}
+
 fn retention(settings: &Settings) -> Retention {
     Retention {
         max_bytes: Some(settings.storage.retention_max_bytes.0),
@@ -405,6 +489,7 @@ fn options(settings: &Settings) -> ServeOptions {
         client_timeout: reef.client_timeout,
         max_in_flight: reef.max_in_flight as usize,
         run_dir: Some(settings.storage.run_dir()),
+        recipe: None,
         harness: None,
     }
 }

@@ -1,5 +1,9 @@
 //! `reef status`
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -10,7 +14,12 @@ use crate::cli::disk::Disk;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format, running};
 use crate::dash::{Snapshot, Want, plain_lines};
-use crate::experience::{Experience, Stats};
+use crate::domain::ScenarioName;
+use crate::experience::{Experience, LoopFacts, Stats};
+use crate::scenario::driver_of;
+
+/// Longest wait for the word of a running service.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Show what is stored and served
 ///
@@ -71,10 +80,7 @@ fn watch(context: &Context, args: &StatusArgs) -> Result<Exit, CliError> {
         if args.looks.is_some_and(|most| looks >= most) {
             return Ok(Exit::Ok);
         }
-        context.block_on(async {
-            tokio::time::sleep(interval).await;
-            Ok(())
-        })?;
+        context.block_on(context.pause(interval))?;
     }
 }
 
@@ -117,11 +123,17 @@ fn flatten(path: &str, value: &Value, table: &mut Table) {
 fn of_files(context: &Context) -> Result<Exit, CliError> {
     let settings = context.settings()?;
     let store = context.store(Store::Shown)?;
-    let scenarios = scenario::from_files(&store, false)?;
+    let mut scenarios = scenario::from_files(&store, false)?;
     let total = total(&store)?;
     let database = settings.storage.experience_db();
     let on_disk = std::fs::metadata(&database).map_or(0, |metadata| metadata.len());
     let disk = Disk::of(context, settings, Some(&store));
+    let services = running::all(settings);
+    let loops = Loops::look(context, &store, &services)?;
+    for scenario in &mut scenarios {
+        let name = scenario["scenario"].as_str().unwrap_or_default().to_owned();
+        scenario["loop"] = json!(loops.of(&name));
+    }
     let output = context.output();
     if output.json() {
         output.object(
@@ -129,7 +141,8 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
             &json!({
                 "disk": disk.json(),
                 "dir": settings.storage.dir,
-                "service": running::find(settings),
+                "service": services.first(),
+                "services": services,
                 "store": {
                     "path": database,
                     "bytes": on_disk,
@@ -149,16 +162,15 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
         )?;
         return Ok(Exit::Ok);
     }
-    let running = running::find(settings);
     let interrupted: u64 = total.interrupted.values().sum();
-    let lines = [
-        (
-            "service",
-            running.map_or_else(
-                || "not running".to_owned(),
-                |note| format!("{} (process {})", note.url, note.pid),
-            ),
-        ),
+    let mut lines: Vec<(&str, String)> = services
+        .iter()
+        .map(|note| ("service", format!("{} (process {})", note.url, note.pid)))
+        .collect();
+    if lines.is_empty() {
+        lines.push(("service", "not running".to_owned()));
+    }
+    lines.extend([
         ("directory", settings.storage.dir.display().to_string()),
         (
             "records",
@@ -178,17 +190,18 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
         ),
         ("pruned", format!("{} records", total.pruned_records)),
         ("interrupted", format!("{interrupted} exchanges, none of them a record")),
-    ];
+    ]);
     for (what, value) in lines.into_iter().chain(disk.lines()) {
         output.line(&format!("{what:<12} {value}"))?;
     }
-    let mut table = Table::new(&["scenario", "mode", "release", ">exchanges", ">reports"]);
+    let mut table = Table::new(&["scenario", "mode", "loop", "release", ">exchanges", ">reports"]);
     for scenario in &scenarios {
         let text = |key: &str| scenario.get(key).and_then(Value::as_str).unwrap_or("-").to_owned();
         let count = |key: &str| scenario.get(key).and_then(Value::as_u64).unwrap_or(0).to_string();
         table.row([
             text("scenario"),
             text("training_mode"),
+            text("loop"),
             format::short(&text("release_id")),
             count("exchanges"),
             count("reports"),
@@ -199,6 +212,74 @@ fn of_files(context: &Context) -> Result<Exit, CliError> {
         output.text(&table.render(output.colored()))?;
     }
     Ok(Exit::Ok)
+}
+
+/// What the loop of each scenario does, in a few words.
+struct Loops {
+    /// What each running service says of itself.
+    services: Vec<Value>,
+    facts: BTreeMap<ScenarioName, LoopFacts>,
+    run_dir: PathBuf,
+}
+
+impl Loops {
+    /// Asks the running services, each with little patience: the files say the rest.
+    fn look(context: &Context, store: &Experience, services: &[running::Note]) -> Result<Self, CliError> {
+        let mut said = Vec::new();
+        for note in services {
+            let client = Client::new(context, &note.local_url)?;
+            let asked =
+                context.block_on(async { Ok(tokio::time::timeout(PATIENCE, client.get("/reef/status")).await) })?;
+            said.extend(asked.ok().and_then(Result::ok));
+        }
+        Ok(Self {
+            services: said,
+            facts: store.loop_facts()?,
+            run_dir: context.settings()?.storage.run_dir(),
+        })
+    }
+
+    fn of(&self, scenario: &str) -> String {
+        let name = ScenarioName::new(scenario).ok();
+        let driver = name.as_ref().and_then(|name| driver_of(&self.run_dir, name));
+        let learning = self.services.iter().find_map(|status| {
+            let training = &status["scenarios"][scenario]["training"];
+            let phase = training["phase"].as_str()?;
+            (phase != "off").then_some(training)
+        });
+        if let Some(training) = learning {
+            return words(training);
+        }
+        if let Some(driver) = driver {
+            return driver;
+        }
+        let open = name
+            .and_then(|name| self.facts.get(&name))
+            .and_then(|facts| facts.open.as_ref());
+        match (open, self.services.as_slice()) {
+            (Some(open), _) => format!("step {} stopped when {}", open.step, open.stage),
+            (None, []) => "stopped".to_owned(),
+            // A service that learns has not looked at a new scenario yet.
+            (None, services) if services.iter().any(|status| status["service"]["recipe"].is_string()) => {
+                "idle".to_owned()
+            }
+            (None, _) => "records only".to_owned(),
+        }
+    }
+}
+
+/// What a service says of a loop that it drives.
+fn words(training: &Value) -> String {
+    let text = |key: &str| training[key].as_str();
+    let mut words = text("phase").unwrap_or("idle").to_owned();
+    if let Some(share) = training["progress"].as_f64() {
+        words.push_str(&format!(" {:.0}%", share * 100.0));
+    }
+    let trouble = [("not_live", "not live"), ("error", "failing"), ("blocked", "blocked")];
+    if let Some((_, trouble)) = trouble.iter().find(|(key, _)| text(key).is_some()) {
+        words.push_str(&format!(", {trouble}"));
+    }
+    words
 }
 
 fn total(store: &Experience) -> Result<Stats, CliError> {

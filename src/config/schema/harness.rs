@@ -10,7 +10,7 @@ section! {
         /// The agent that trees are made for: `pi`, `claude`, `codex`, `opencode`, `qwen`, `openclaw`, `hermes`, or one
         /// of `harness.adapters`. Setting it makes every scenario serve a tree; `pi` where the recipe or a seed asks for
         /// trees and this is not set.
-        adapter: Option<String>;
+        adapter: Option<String>, env "REEF_ADAPTER";
         /// The tree every new scenario starts with: a JSON or TOML file of entries, or a directory with `AGENTS.md`,
         /// `rules/`, `commands/`, `skills/` and `extensions/`. An empty tree without it.
         seed: Option<PathBuf>;

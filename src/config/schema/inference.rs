@@ -97,6 +97,10 @@ section! {
         retry_max_s: Duration = 1.0, min 0.001;
         /// Most attempts for one request before the first byte of an answer.
         retry_attempts: u32 = 3, min 1.0;
+        /// Longest head of an answer, in header lines; a longer one is a failure of the provider.
+        max_head_lines: u32 = 500, min 16.0, max 10000.0;
+        /// Longest head of an answer; a larger one is a failure of the provider.
+        max_head_size: Size = "256KiB", min 8192.0, max 16777216.0;
         /// Send a comment on a stream that was silent this long, so that proxies keep it open; 0 never does.
         keep_alive_s: Duration = 15.0, min 0.0;
 

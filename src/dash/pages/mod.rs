@@ -14,7 +14,7 @@ use super::series::{FIGURES, series};
 use super::snapshot::{Evidence, Focus, RecordFacts, ScenarioFacts, Snapshot, StepFacts};
 use super::source::Fault;
 use super::text;
-use crate::domain::{Verdict, is_score};
+use crate::domain::{Outcome, Verdict, is_score};
 use crate::sys::terminal;
 
 /// Steps drawn.
@@ -118,6 +118,7 @@ pub fn chain_page(snapshot: &Snapshot, focus: &Focus, evidence: &[Evidence]) -> 
         "chain.html",
         context! {
             title => "Releases",
+            of => focus.scenario.clone(),
             made => text::moment(snapshot.at_us),
             source => snapshot.source.clone(),
             scenario => focus.scenario.clone(),
@@ -191,7 +192,7 @@ fn verdict(verdict: &Verdict) -> Value {
         })
         .collect();
     json!({
-        "outcome": verdict.outcome.as_str(),
+        "outcome": decision(verdict.outcome),
         "selector": verdict.selector,
         "evaluator": verdict.evaluator,
         "figures": verdict.figures.iter().map(|(name, value)| json!({
@@ -199,6 +200,17 @@ fn verdict(verdict: &Verdict) -> Value {
         })).collect::<Vec<_>>(),
         "pairs": pairs,
     })
+}
+
+/// What the gate decided, in words that agree with what became of the step: one that was not decided is not released.
+fn decision(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Selected => "passed",
+        Outcome::Rejected => "rejected",
+        Outcome::Inconclusive => "not decided, and so not released,",
+        Outcome::Invalid => "not measured",
+        Outcome::Held => "left to a person",
+    }
 }
 
 /// What was recorded, over time; `records` is newest first.

@@ -14,13 +14,14 @@ const COLUMNS: &[Column] = &[
     left("time UTC", 8, 50),
     left("kind", 7, 0),
     left("record", 12, 0),
-    right("status", 6, 64),
-    left("model", 0, 0),
-    right("in", 6, 92),
-    right("out", 6, 56),
-    right("took", 8, 48),
-    right("tok/s", 6, 100),
-    left("release", 12, 100),
+    right("status", 6, 90),
+    left("text", 0, 0),
+    left("model", 18, 130),
+    right("in", 6, 110),
+    right("out", 6, 100),
+    right("took", 8, 80),
+    right("tok/s", 6, 140),
+    left("release", 12, 150),
     right("score", 7, 60),
     left("", 3, 96),
 ];
@@ -34,7 +35,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, body: Rect) {
     let area = list(app, body);
     let shown = rows::records(app);
     let [_, note] = list::with_note(body, app.newest().records);
-    list::newest(frame, app, note, app.records(), shown.len(), "reef records list");
+    list::newest(
+        frame,
+        app,
+        note,
+        app.records(),
+        shown.len(),
+        "go down, or reef records list",
+    );
     list::draw(frame, app.theme, area, COLUMNS, shown.len(), app.cursor(), |at| {
         cells(app, shown[at])
     });
@@ -54,21 +62,27 @@ fn cells(app: &App, row: &RecordFacts) -> Vec<list::Cell> {
         other => (other, plain),
     };
     let failed = row.status.is_some_and(|status| status >= 400);
-    // What a report or an instruction is about, where an exchange has its model.
+    // What a report is about goes before what it says.
     let subject = match row.kind.as_str() {
         "report" => {
             let first = row
                 .references
                 .first()
-                .map_or(String::new(), |id| text::short_record(id));
+                .map_or("nothing".to_owned(), |id| text::short_record(id));
             let more = row.references.len().saturating_sub(1);
-            if more > 0 {
-                format!("on {first} and {more} more")
+            let more = if more > 0 {
+                format!(" and {more} more")
             } else {
-                format!("on {first}")
-            }
+                String::new()
+            };
+            let says = if row.text.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", row.text)
+            };
+            format!("on {first}{more}{says}")
         }
-        _ => text::clean(row.model.as_deref().unwrap_or_default()),
+        _ => row.text.clone(),
     };
     let per_second = match (row.output_tokens, row.total_us) {
         (Some(tokens), Some(us)) if us > 0 && tokens > 0 => text::figure_short(tokens as f64 / (us as f64 / 1e6)),
@@ -95,6 +109,7 @@ fn cells(app: &App, row: &RecordFacts) -> Vec<list::Cell> {
             if failed { theme.bad() } else { plain },
         ),
         (subject, plain),
+        (text::clean(row.model.as_deref().unwrap_or_default()), theme.faint()),
         (number(row.input_tokens), plain),
         (number(row.output_tokens), plain),
         (

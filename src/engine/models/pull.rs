@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::error::ModelError;
 use super::safetensors_out::StoredDtype;
 use super::store::{ModelStore, ModelSummary};
+use crate::sys::net::{Cause, Proxies};
 use crate::sys::task;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -100,6 +101,8 @@ pub struct PullOptions {
     pub sha256: Option<String>,
     /// Storage type of converted weights.
     pub dtype: StoredDtype,
+    /// The proxies on the way.
+    pub proxies: Proxies,
 }
 
 /// Told how far a download is: file, bytes so far, bytes in all if known.
@@ -117,6 +120,7 @@ pub async fn pull(
     let client = Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(READ_TIMEOUT)
+        .proxy(options.proxies.for_client())
         .user_agent(concat!("reef/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|e| failed(&options.hub, &e))?;
@@ -226,7 +230,7 @@ async fn listing(
     let mut body = Vec::new();
     let mut stream = response.bytes_stream();
     while let Some(piece) = stream.next().await {
-        body.extend_from_slice(&piece.map_err(|e| wanted.fails(without_url(e)))?);
+        body.extend_from_slice(&piece.map_err(|e| wanted.fails(why(&e)))?);
         if body.len() > MAX_LISTING_BYTES {
             return Err(wanted.fails("the list of files is too long to be one"));
         }
@@ -344,7 +348,7 @@ async fn attempt(
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let mut stream = response.bytes_stream();
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|e| Attempt::Again(wanted.fails(without_url(e))))?;
+        let piece = piece.map_err(|e| Attempt::Again(wanted.fails(why(&e))))?;
         file.write_all(&piece).map_err(io)?;
         done += piece.len() as u64;
         if total.is_some_and(|total| done > total) {
@@ -366,7 +370,7 @@ async fn send(client: &Client, wanted: &Wanted, resume: Option<(u64, &str)>) -> 
     if let Some((from, tag)) = resume {
         request = request.header(RANGE, format!("bytes={from}-")).header(IF_RANGE, tag);
     }
-    request.send().await.map_err(|e| wanted.fails(without_url(e)))
+    request.send().await.map_err(|e| wanted.fails(why(&e)))
 }
 
 fn starts_at(response: &Response, offset: u64) -> bool {
@@ -428,23 +432,17 @@ fn refusal(status: StatusCode) -> String {
 fn failed(url: &str, error: &reqwest::Error) -> ModelError {
     ModelError::Download {
         url: url.to_owned(),
-        reason: error.to_string(),
+        reason: why(error),
     }
 }
 
-/// A URL in an error may carry a signature.
-fn without_url(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
+/// In words without the URL, which may carry a signature.
+fn why(error: &reqwest::Error) -> String {
+    let cause = Cause::of(error);
+    match cause.hint() {
+        Some(hint) => format!("{cause}; {hint}"),
+        None => cause.to_string(),
     }
-    text
 }
 
 #[cfg(test)]

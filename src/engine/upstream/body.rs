@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::pool::Lease;
 use crate::engine::EngineError;
+use crate::sys::net::Cause;
 
 /// Yields the bytes as they arrive; at the end the connection goes back to its pool, dropped before it closes.
 pub(super) struct ProviderBody {
@@ -78,9 +79,8 @@ impl Stream for ProviderBody {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(%error, "upstream body ended early");
-                    return self.fail(EngineError::Broken {
-                        reason: "the upstream closed the connection".to_owned(),
-                    });
+                    let reason = Cause::of(&error).to_string();
+                    return self.fail(EngineError::Broken { reason });
                 }
                 Poll::Ready(None) => {
                     self.end();

@@ -7,18 +7,18 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::Full;
-use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::Instant;
 
 use super::body::ProviderBody;
 use super::models::ModelCache;
-use super::pool::{Connector, Lease, Pool};
+use super::pool::{Lease, Pool};
 use super::provider::{Provider, ProviderError};
-use super::{RetryOptions, UpstreamOptions};
+use super::{HeadLimits, RetryOptions, UpstreamOptions};
 use crate::engine::{
     BoxFuture, Engine, EngineError, EngineReply, EngineRequest, ModelCard, PassRequest, RequestOutline,
     strip_hop_by_hop,
 };
+use crate::sys::net::{Cause, DialError, Dialer};
 
 /// The engine that asks providers.
 pub struct Upstream {
@@ -27,6 +27,7 @@ pub struct Upstream {
     first_byte_timeout: Duration,
     pub(super) idle_timeout: Duration,
     retry: RetryOptions,
+    head: HeadLimits,
 }
 
 /// A provider and the connections to it.
@@ -57,14 +58,15 @@ impl Upstream {
         if providers.is_empty() {
             return Err(ProviderError::None);
         }
-        let connector = connector(options.connect_timeout, providers.iter().any(|p| p.tls))?;
+        let tls = providers.iter().any(|provider| provider.tls);
+        let dialer = Dialer::new(options.connect_timeout, options.proxies.clone(), tls)?;
         let ports = providers
             .into_iter()
             .map(|provider| Port {
                 pool: Pool::new(
                     provider.uri.clone(),
-                    connector.clone(),
-                    options.connect_timeout,
+                    dialer.clone(),
+                    options.head,
                     options.pool_idle_timeout,
                     options.pool_max_idle,
                 ),
@@ -77,6 +79,7 @@ impl Upstream {
             first_byte_timeout: options.first_byte_timeout,
             idle_timeout: options.idle_timeout,
             retry: options.retry,
+            head: options.head,
         })
     }
 
@@ -148,10 +151,7 @@ impl Upstream {
         fresh: bool,
     ) -> Result<(EngineReply, Option<Duration>), (Failure, bool)> {
         let mut lease = port.pool.lease(fresh).await.map_err(|error| {
-            let error = EngineError::Unavailable {
-                reason: error.reason,
-                source: error.source,
-            };
+            let error = unreachable(error);
             (Failure::Lost { error, again: true }, false)
         })?;
         let reused = lease.reused;
@@ -183,17 +183,18 @@ impl Upstream {
         lease: &mut Lease,
         request: Request<Full<Bytes>>,
     ) -> Result<http::Response<hyper::body::Incoming>, Failure> {
-        let lost = |reason: &str, source: Option<hyper::Error>, again| Failure::Lost {
+        let lost = |reason: String, source: Option<hyper::Error>, again| Failure::Lost {
             error: EngineError::Unavailable {
-                reason: reason.to_owned(),
+                reason,
                 source: source.map(Into::into),
             },
             again,
         };
-        let Some(sender) = lease.sender() else {
-            return Err(lost("the connection is gone", None, true));
-        };
-        match tokio::time::timeout(self.first_byte_timeout, sender.try_send_request(request)).await {
+        match tokio::time::timeout(self.first_byte_timeout, lease.send(request)).await {
+            // It is the proxy that asks, and the client has no credential for it.
+            Ok(Ok(response)) if lease.forwarded() && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(lost(Cause::ProxyLogin.to_string(), None, false))
+            }
             Ok(Ok(response)) => Ok(response),
             Ok(Err(mut error)) => {
                 let unsent = error.take_message().is_some();
@@ -201,17 +202,35 @@ impl Upstream {
                 // Sent in full and closed without one byte of answer: a server may have begun the work, so only a
                 // reused connection, whose server was about to close it anyway, is asked again (by the caller).
                 let closed = unsent || error.is_incomplete_message() || error.is_canceled() || is_io(&error);
-                Err(lost(
-                    "the connection closed before an answer came",
-                    Some(error),
-                    closed && (unsent || lease.reused),
-                ))
+                let reason = match Cause::of(&error) {
+                    Cause::HeadTooLarge => self.head.passed(),
+                    cause => cause.to_string(),
+                };
+                Err(lost(reason, Some(error), closed && (unsent || lease.reused)))
             }
             Err(_) => {
                 let limit = self.first_byte_timeout.as_secs_f32();
-                Err(lost(&format!("no response within {limit} s"), None, false))
+                Err(lost(format!("no response within {limit} s"), None, false))
             }
         }
+    }
+}
+
+/// No connection, in words.
+pub(super) fn unreachable(error: DialError) -> EngineError {
+    EngineError::Unavailable {
+        reason: error.to_string(),
+        source: Some(error.into()),
+    }
+}
+
+impl HeadLimits {
+    fn passed(&self) -> String {
+        let Self { lines, bytes } = self;
+        format!(
+            "the head of the answer has more than {lines} lines or {bytes} bytes \
+             (inference.max-head-lines, inference.max-head-size)"
+        )
     }
 }
 
@@ -255,40 +274,6 @@ fn is_busy(status: StatusCode) -> bool {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
-}
-
-fn connector(connect_timeout: Duration, tls: bool) -> Result<Connector, ProviderError> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(connect_timeout));
-    http.set_keepalive(Some(Duration::from_secs(60)));
-    let ring = Arc::new(rustls::crypto::ring::default_provider());
-    let roots = if tls {
-        let found = rustls_native_certs::load_native_certs();
-        let mut roots = rustls::RootCertStore::empty();
-        let (added, _ignored) = roots.add_parsable_certificates(found.certs);
-        if added == 0 {
-            return Err(ProviderError::Certificates {
-                source: std::io::Error::new(std::io::ErrorKind::NotFound, "no certificate found"),
-            });
-        }
-        roots
-    } else {
-        rustls::RootCertStore::empty()
-    };
-    let config = rustls::ClientConfig::builder_with_provider(ring)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| ProviderError::Certificates {
-            source: std::io::Error::other(error),
-        })?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(http))
 }
 
 impl Engine for Upstream {

@@ -14,6 +14,8 @@ pub use provider::{Api, ProviderError, ProviderOptions};
 
 use std::time::Duration;
 
+use crate::sys::net::Proxies;
+
 /// How the upstream engine behaves.
 #[derive(Debug, Clone)]
 pub struct UpstreamOptions {
@@ -31,6 +33,28 @@ pub struct UpstreamOptions {
     pub pool_idle_timeout: Duration,
     /// How many unused connections are kept per provider.
     pub pool_max_idle: usize,
+    /// The longest head of an answer.
+    pub head: HeadLimits,
+    /// The proxies on the way to providers.
+    pub proxies: Proxies,
+}
+
+/// The longest head of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Header lines.
+    pub lines: usize,
+    /// Bytes, at least 8192.
+    pub bytes: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self {
+            lines: 500,
+            bytes: 256 * 1024,
+        }
+    }
 }
 
 /// Retries happen only before the first byte of an answer, on failed connections and on 429, 502, 503 and 504.
@@ -68,6 +92,8 @@ impl UpstreamOptions {
             retry: RetryOptions::default(),
             pool_idle_timeout: Duration::from_secs(30),
             pool_max_idle: 256,
+            head: HeadLimits::default(),
+            proxies: Proxies::default(),
         }
     }
 }

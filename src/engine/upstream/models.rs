@@ -93,7 +93,7 @@ async fn ask(port: &Port) -> Option<(StatusCode, Vec<ModelCard>)> {
     port.provider.dress(&mut headers, Dialect::OpenaiChat, true);
     *request.headers_mut() = headers;
     let mut lease = port.pool.lease(false).await.ok()?;
-    let response = lease.sender()?.send_request(request).await.ok()?;
+    let response = lease.send(request).await.ok()?;
     let status = response.status();
     if !status.is_success() {
         return Some((status, Vec::new()));

@@ -6,7 +6,7 @@ use http::Request;
 use http_body_util::Full;
 
 use super::body::ProviderBody;
-use super::call::{Failure, Upstream};
+use super::call::{Failure, Upstream, unreachable};
 use crate::engine::{EngineError, EngineReply, PassRequest, strip_hop_by_hop};
 
 impl Upstream {
@@ -27,10 +27,7 @@ impl Upstream {
         port.provider.dress_passed(&mut headers, request.dialect);
         let mut fresh = false;
         loop {
-            let mut lease = port.pool.lease(fresh).await.map_err(|error| EngineError::Unavailable {
-                reason: error.reason,
-                source: error.source,
-            })?;
+            let mut lease = port.pool.lease(fresh).await.map_err(unreachable)?;
             let mut outgoing = Request::new(Full::new(request.body.clone()));
             *outgoing.method_mut() = request.method.clone();
             *outgoing.uri_mut() = target.clone();

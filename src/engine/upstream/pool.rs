@@ -9,28 +9,26 @@ use std::time::{Duration, Instant};
 
 use crate::sys::task;
 use bytes::Bytes;
-use http::Uri;
+use http::header::PROXY_AUTHORIZATION;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
-use tower::Service;
 
-pub(super) type Connector = HttpsConnector<HttpConnector>;
-
-/// How a connection failed to come about, in words without addresses.
-#[derive(Debug)]
-pub(super) struct ConnectError {
-    pub(super) reason: String,
-    pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
+use super::HeadLimits;
+use crate::sys::net::{DialError, Dialer};
 
 pub(super) struct Pool {
     uri: Uri,
-    connector: Connector,
-    connect_timeout: Duration,
+    dialer: Dialer,
+    /// Requests go to a proxy as they are, in absolute form, with its credential.
+    forward: Option<Option<HeaderValue>>,
+    head: HeadLimits,
     idle_timeout: Duration,
     max_idle: usize,
     idle: Mutex<Vec<Idle>>,
@@ -56,15 +54,16 @@ pub(super) struct Lease {
 impl Pool {
     pub(super) fn new(
         uri: Uri,
-        connector: Connector,
-        connect_timeout: Duration,
+        dialer: Dialer,
+        head: HeadLimits,
         idle_timeout: Duration,
         max_idle: usize,
     ) -> Arc<Self> {
         Arc::new(Self {
+            forward: dialer.forwards(&uri).map(|proxy| proxy.authorization()),
             uri,
-            connector,
-            connect_timeout,
+            dialer,
+            head,
             idle_timeout,
             max_idle,
             idle: Mutex::new(Vec::new()),
@@ -72,7 +71,7 @@ impl Pool {
     }
 
     /// A usable connection: a kept one, or with `fresh` or none kept, a new one.
-    pub(super) async fn lease(self: &Arc<Self>, fresh: bool) -> Result<Lease, ConnectError> {
+    pub(super) async fn lease(self: &Arc<Self>, fresh: bool) -> Result<Lease, DialError> {
         while let (false, Some(mut idle)) = (fresh, self.pop()) {
             // Just given back, it may need a moment to finish its last exchange; a closed one fails here.
             let ready = idle.connection.sender.is_ready()
@@ -87,14 +86,7 @@ impl Pool {
                 });
             }
         }
-        let connection = tokio::time::timeout(self.connect_timeout, self.connect())
-            .await
-            .unwrap_or_else(|_| {
-                Err(ConnectError {
-                    reason: format!("no connection within {} s", self.connect_timeout.as_secs_f32()),
-                    source: None,
-                })
-            })?;
+        let connection = self.connect().await?;
         Ok(Lease {
             connection: Some(connection),
             pool: Arc::clone(self),
@@ -113,17 +105,14 @@ impl Pool {
         None
     }
 
-    async fn connect(&self) -> Result<Connection, ConnectError> {
-        // A clone, because connecting needs `&mut`; it shares everything inside.
-        let mut connector = self.connector.clone();
-        let stream = connector.call(self.uri.clone()).await.map_err(|source| ConnectError {
-            reason: reason(source.as_ref()),
-            source: Some(source),
-        })?;
-        let (sender, connection) = http1::handshake(stream).await.map_err(|source| ConnectError {
-            reason: "the connection could not be set up".to_owned(),
-            source: Some(source.into()),
-        })?;
+    async fn connect(&self) -> Result<Connection, DialError> {
+        let stream = self.dialer.dial(&self.uri).await?;
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(self.head.lines)
+            .max_buf_size(self.head.bytes)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(DialError::from)?;
         let task = task::spawn("a connection to the provider", async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "upstream connection ended");
@@ -156,9 +145,30 @@ impl Pool {
 }
 
 impl Lease {
-    /// The connection.
-    pub(super) fn sender(&mut self) -> Option<&mut SendRequest<Full<Bytes>>> {
-        self.connection.as_mut().map(|connection| &mut connection.sender)
+    /// Sends a request on the connection; its target is a path of the provider's. An error without the request in it
+    /// means that it went out.
+    pub(super) async fn send(
+        &mut self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        if let Some(credential) = &self.pool.forward {
+            if let Some(absolute) = absolute(&self.pool.uri, request.uri()) {
+                *request.uri_mut() = absolute;
+            }
+            if let Some(credential) = credential {
+                request.headers_mut().insert(PROXY_AUTHORIZATION, credential.clone());
+            }
+        }
+        // Only `give_back` and `drop` take the connection, and both end the lease.
+        match &mut self.connection {
+            Some(connection) => connection.sender.try_send_request(request).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether it is a proxy that answers first.
+    pub(super) fn forwarded(&self) -> bool {
+        self.pool.forward.is_some()
     }
 
     /// Keeps the connection for the next exchange; this one has been read to its end.
@@ -179,23 +189,12 @@ impl Drop for Lease {
     }
 }
 
-/// The kind of a connection failure, without the address the system's own message may hold.
-fn reason(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = Some(error);
-    while let Some(current) = cause {
-        if let Some(io) = current.downcast_ref::<std::io::Error>() {
-            // A TLS failure hides inside an i/o error of no particular kind.
-            if let Some(inner) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-                return match inner {
-                    rustls::Error::InvalidCertificate(_) => "its certificate is not trusted".to_owned(),
-                    _ => "the TLS handshake failed".to_owned(),
-                };
-            }
-            if io.kind() != std::io::ErrorKind::Other {
-                return io.kind().to_string();
-            }
-        }
-        cause = current.source();
-    }
-    "the connection failed".to_owned()
+/// A path of the provider's with the provider's address before it.
+fn absolute(base: &Uri, target: &Uri) -> Option<Uri> {
+    let mut parts = base.clone().into_parts();
+    parts.path_and_query = target
+        .path_and_query()
+        .cloned()
+        .or(Some(PathAndQuery::from_static("/")));
+    Uri::from_parts(parts).ok()
 }

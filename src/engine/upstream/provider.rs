@@ -5,6 +5,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use crate::domain::{Dialect, Route};
+use crate::sys::net::NoCertificates;
 
 /// The API a provider is at home in; it decides how the credential is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,12 +93,8 @@ pub enum ProviderError {
         value: String,
     },
     /// No trusted certificates, so no TLS.
-    #[error("the system's trusted certificates cannot be read; install ca-certificates or use an http:// upstream")]
-    Certificates {
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Certificates(#[from] NoCertificates),
 }
 
 /// A provider ready to be called.
@@ -150,7 +147,7 @@ impl Provider {
         let secret = |text: &str| {
             let mut value = HeaderValue::from_str(text).map_err(|_| ProviderError::Key)?;
             value.set_sensitive(true);
-            Ok(value)
+            Ok::<_, ProviderError>(value)
         };
         let api_key = options.api_key.as_deref().filter(|key| !key.is_empty());
         Ok(Self {

@@ -27,10 +27,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{ClientError, Kind};
 use super::receipt::{StreamReceipt, graded_route};
-use super::service::http_client;
+use super::service::{http_client, reason};
 use super::spool::{Note, Turn};
 use crate::domain::{Dialect, Route};
 use crate::engine::strip_hop_by_hop;
+use crate::sys::net::bearer;
 use crate::sys::task;
 use crate::sys::{clock, random};
 
@@ -227,7 +228,11 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     let reply = match sent {
         Ok(reply) => reply,
         Err(error) => {
-            let message = format!("{command}: no service answers at {} ({error})", shared.bridge.base);
+            let message = format!(
+                "{command}: no service answers at {} ({})",
+                shared.bridge.base,
+                reason(&error)
+            );
             return fault(dialect, StatusCode::BAD_GATEWAY, "server_error", &message);
         }
     };
@@ -274,16 +279,12 @@ impl Bridge {
 }
 
 fn holds_key(headers: &HeaderMap, key: &str) -> bool {
-    let bearer = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split_once(' '))
-        .map(|(_, value)| value.trim());
-    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
-    [bearer, plain]
+    let given = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    let plain = headers.get("x-api-key").map(HeaderValue::as_bytes);
+    [given, plain]
         .into_iter()
         .flatten()
-        .any(|given| bool::from(given.as_bytes().ct_eq(key.as_bytes())))
+        .any(|given| bool::from(given.ct_eq(key.as_bytes())))
 }
 
 /// An error in the dialect of its route, honest about whether trying again can help.
@@ -507,6 +508,7 @@ mod tests {
             headers
         };
         assert!(holds_key(&with("authorization", "Bearer k"), "k"));
+        assert!(holds_key(&with("authorization", "BEARER  k"), "k"));
         assert!(holds_key(&with("x-api-key", "k"), "k"));
         for headers in [
             HeaderMap::new(),

@@ -285,14 +285,14 @@ pub async fn flush(place: &Place, service: &Service) -> Result<Vec<String>, Clie
         match service.post_report(&Value::Object(report.body.clone())).await {
             Ok(_) => report.sent_at_us = Some(clock::now_us()),
             // A wrong token is set right later; the report waits for that too.
-            Err(Failed::Refused(status, error) | Failed::Foreign(status, error))
+            Err(Failed::Refused(status, _, error) | Failed::Foreign(status, error))
                 if matches!(status.as_u16(), 401 | 403) =>
             {
                 return Err(error);
             }
             // Another service knows nothing of the receipts it quotes; it waits for the one that gave them.
             Err(Failed::Refused(..)) if report.url.as_deref().is_some_and(|url| url != service.base()) => continue,
-            Err(Failed::Refused(_, error)) => {
+            Err(Failed::Refused(_, _, error)) => {
                 refused.push(format!("run {}: {error}", report.run));
                 report.refused = Some(error.to_string());
             }

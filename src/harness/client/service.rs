@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::{ClientError, Kind};
 use crate::domain::ScenarioName;
+use crate::sys::net::{Cause, unfit_for_a_header};
 use crate::sys::terminal;
 
 /// Longest wait for an answer.
@@ -51,8 +52,8 @@ pub(super) enum Failed {
     Unavailable(ClientError),
     /// It failed over this request; another one may go better.
     Broke(ClientError),
-    /// It answered no.
-    Refused(StatusCode, ClientError),
+    /// It answered no, under this code.
+    Refused(StatusCode, Option<String>, ClientError),
     /// Something in front of it did, in words that are not the service's.
     Foreign(StatusCode, ClientError),
 }
@@ -62,7 +63,7 @@ impl From<Failed> for ClientError {
         match failed {
             Failed::Unavailable(error)
             | Failed::Broke(error)
-            | Failed::Refused(_, error)
+            | Failed::Refused(_, _, error)
             | Failed::Foreign(_, error) => error,
         }
     }
@@ -109,14 +110,9 @@ pub(super) fn http_client(timeout: Option<Duration>) -> Result<reqwest::Client, 
 impl Service {
     /// The service at `url`, asked about `scenario`.
     pub fn new(url: &str, token: Option<String>, scenario: ScenarioName) -> Result<Self, ClientError> {
-        if token
-            .as_deref()
-            .is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic()))
-        {
-            return Err(
-                ClientError::new(Kind::Usage, "the token holds characters that no token has")
-                    .hint("check REEF_TOKEN for spaces and line ends"),
-            );
+        if let Some(problem) = token.as_deref().and_then(unfit_for_a_header) {
+            return Err(ClientError::new(Kind::Usage, format!("the token {problem}"))
+                .hint("no header can carry it; check REEF_TOKEN"));
         }
         Ok(Self {
             base: root_of(url)?,
@@ -144,18 +140,33 @@ impl Service {
             path.push_str(&escaped(id));
         }
         match self.send(Method::GET, &path, None, TIMEOUT).await {
-            Err(Failed::Refused(StatusCode::NOT_FOUND, error) | Failed::Foreign(StatusCode::NOT_FOUND, error)) => {
+            Err(Failed::Refused(StatusCode::NOT_FOUND, _, error) | Failed::Foreign(StatusCode::NOT_FOUND, error)) => {
                 Err(ClientError::new(
                     Kind::Nothing,
                     format!(
                         "{} serves no such harness for the scenario {}: {error}",
                         self.base, self.scenario
                     ),
-                )
-                .hint("its recipe needs the harness surface, and the scenario has to exist"))
+                ))
             }
             other => Ok(other?),
         }
+    }
+
+    /// The same, for an installation: a scenario that does not exist yet is made first, as its first request would make
+    /// it. Whether one was made comes with the manifest.
+    pub async fn manifest_for_installing(
+        &self,
+        adapter: &str,
+        release: Option<&str>,
+    ) -> Result<(Value, bool), ClientError> {
+        let asked = self.send(Method::GET, "/reef/harness", None, TIMEOUT).await;
+        let missing = matches!(&asked, Err(Failed::Refused(_, Some(code), _)) if code == "unknown_scenario");
+        let made = missing && release.is_none();
+        if made {
+            self.create_scenario(true).await?;
+        }
+        Ok((self.manifest(adapter, release).await?, made))
     }
 
     /// Which release it serves, asked with little patience.
@@ -165,7 +176,7 @@ impl Service {
                 .get("release_id")
                 .and_then(Value::as_str)
                 .map_or(Known::NoTree, |id| Known::Release(id.to_owned()))),
-            Err(Failed::Refused(status, _) | Failed::Foreign(status, _))
+            Err(Failed::Refused(status, ..) | Failed::Foreign(status, _))
                 if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) =>
             {
                 Ok(Known::NoTree)
@@ -194,9 +205,12 @@ impl Service {
         Ok(value.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned))
     }
 
-    /// Makes the scenario if there is none of its name.
-    pub async fn create_scenario(&self) -> Result<(), ClientError> {
-        let body = json!({"scenario": self.scenario});
+    /// Makes the scenario if there is none of its name; `implicit` only where requests may make one too.
+    pub async fn create_scenario(&self, implicit: bool) -> Result<(), ClientError> {
+        let mut body = json!({"scenario": self.scenario});
+        if implicit {
+            body["implicit"] = json!(true);
+        }
         self.send(Method::POST, "/reef/scenarios", Some(&body), TIMEOUT).await?;
         Ok(())
     }
@@ -271,6 +285,11 @@ impl Service {
             .and_then(|error| error.get("message").unwrap_or(error).as_str())
             .map(said);
         let own = message.is_some();
+        let code = value
+            .as_ref()
+            .and_then(|value| value.pointer("/error/code"))
+            .and_then(Value::as_str)
+            .map(str::to_owned);
         let said = message.unwrap_or_else(|| format!("it answered {status}"));
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::REQUEST_TIMEOUT
         {
@@ -292,7 +311,7 @@ impl Service {
             _ => ClientError::new(Kind::Usage, said),
         };
         Err(if own {
-            Failed::Refused(status, error)
+            Failed::Refused(status, code, error)
         } else {
             Failed::Foreign(status, error)
         })
@@ -305,16 +324,12 @@ fn said(text: &str) -> String {
     terminal::line(&text).into_owned()
 }
 
-/// The innermost cause: the outer ones repeat the URL.
-fn reason(error: &reqwest::Error) -> String {
+/// Why, without the URL, which the message names already.
+pub(super) fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "it did not answer in time".to_owned();
     }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+    Cause::of(error).to_string()
 }
 
 /// A value of a query.

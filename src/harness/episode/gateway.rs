@@ -26,6 +26,7 @@ use crate::domain::{FrozenRelease, Route, ScenarioName, Turn};
 use crate::engine::sse::{Assembler, Limits, Scanner, turn_of_body};
 use crate::engine::{Engine, EngineRequest};
 use crate::harness::sandbox::Isolation;
+use crate::sys::net::bearer;
 use crate::sys::random;
 use crate::sys::task::{self, Task, Tasks};
 
@@ -257,17 +258,12 @@ impl Shared {
     }
 
     fn knows(&self, headers: &HeaderMap) -> bool {
-        let bearer = headers
-            .get(AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, token)| token.trim());
-        let key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
-        [bearer, key]
+        let given = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let key = headers.get("x-api-key").map(HeaderValue::as_bytes);
+        [given, key]
             .into_iter()
             .flatten()
-            .any(|given| given.as_bytes().ct_eq(self.token.as_bytes()).into())
+            .any(|given| given.ct_eq(self.token.as_bytes()).into())
     }
 
     fn models(&self, path: &str) -> Reply {

@@ -104,6 +104,10 @@ pub(super) async fn train_by_program(
                 return Err(failed(format!("the program ended without a result: {fate}")));
             }
         };
+        if value.get("event").is_none() {
+            // Something it printed, such as a library's figures.
+            continue;
+        }
         match serde_json::from_value(value) {
             Ok(Said::Progress { fraction, message }) => watch(fraction.clamp(0.0, 1.0), &message),
             Ok(Said::Done { metrics }) => {

@@ -16,8 +16,8 @@ use crate::serve::state::State;
 
 const SCRIPT: &str = include_str!("../../../templates/harness/install.sh");
 
-/// `GET /reef/harness/install?adapter=[&release_id=]`. Asking changes nothing: without a scenario, the command that the
-/// script starts makes one.
+/// `GET /reef/harness/install?adapter=[&release_id=]`. Asking changes nothing: a scenario that does not exist yet is made
+/// by the command that the script starts.
 pub(super) async fn script(
     state: &Arc<State>,
     headers: &HeaderMap,
@@ -60,12 +60,15 @@ pub(super) async fn script(
     if headers.contains_key(SCENARIO) {
         let name = super::scenario(headers)?;
         // What cannot be installed is told now, and not by a script that fails.
-        let found = manifest::find(state, &name, release, Some(wanted.clone())).await?;
+        match manifest::find(state, &name, release, Some(wanted.clone())).await {
+            Ok(found) if release.is_some() => exactly = format!(" --release '{}'", found.release_id),
+            Ok(_) => {}
+            Err(error) if error.code == "unknown_scenario" && release.is_none() && state.options.implicit_scenarios => {
+            }
+            Err(error) => return Err(error),
+        }
         whose = format!("the scenario {name}");
         which = format!(" --scenario '{name}'");
-        if release.is_some() {
-            exactly = format!(" --release '{}'", found.release_id);
-        }
     } else if release.is_some() {
         return Err(ApiError::bad_request(
             "missing_scenario",

@@ -108,8 +108,8 @@ pub(super) async fn find(
         return Err(ApiError::not_found(
             "no_tree",
             format!(
-                "release {release_id} of scenario {name} holds no harness tree; the scenario may be older than \
-                 harness.adapter in the deployment file"
+                "release {release_id} of scenario {name} holds no harness tree, because the scenario began before the \
+                 service had one; `reef release import DIR --scenario {name}` gives it one"
             ),
         ));
     };

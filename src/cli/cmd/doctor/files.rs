@@ -26,7 +26,7 @@ pub(super) fn time(settings: &Settings) -> Finding {
     if now < NEVER_SET_US {
         return bad(
             check,
-            format!("it says {}, which is before Reef existed", format::moment(now)),
+            format!("it says {}, which is before Reef existed", format::utc(now)),
             fix,
         );
     }
@@ -39,11 +39,11 @@ pub(super) fn time(settings: &Settings) -> Finding {
             check,
             format!(
                 "the newest record is of {}, which is still to come",
-                format::moment(newest)
+                format::utc(newest)
             ),
             fix,
         ),
-        _ => good(check, format!("{} UTC", format::moment(now))),
+        _ => good(check, format!("{} UTC", format::utc(now))),
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) fn heads(context: &crate::cli::Context, settings: &Settings) -> Vec<F
         .into_iter()
         .map(|(scenario, ailment)| of_chain(&scenario, ailment))
         .collect();
-    let running = running::find(settings).and_then(|note| Client::new(context, &note.url).ok());
+    let running = running::find(settings).and_then(|note| Client::new(context, &note.local_url).ok());
     let served = running.and_then(|client| served(context, &client, &repository, &heads));
     let asked = served.is_some();
     findings.extend(served.into_iter().flatten());

@@ -3,8 +3,9 @@
 mod files;
 mod permissions;
 mod provider;
+mod reach;
 
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
         sandbox(context)?,
     ];
     findings.extend(startable(settings));
-    findings.extend(mirror(settings, args.offline));
+    findings.extend(reach::mirror(context, settings, args.offline));
     findings.extend(directory(&settings.storage.dir));
     findings.extend(permissions::deployment(settings, args.fix));
     findings.extend(permissions::installations(context, args.fix));
@@ -96,7 +97,7 @@ pub(crate) fn run(context: &Context, args: DoctorArgs) -> Result<Exit, CliError>
     findings.extend(files::room(context, settings));
     if !args.offline {
         findings.extend(provider::ask(context, settings)?);
-        findings.extend(collector(settings));
+        findings.extend(reach::collector(context, settings));
     }
     show(context, &findings)?;
     let failed = findings.iter().any(|finding| finding.health == Health::Bad);
@@ -426,73 +427,4 @@ fn with_causes(error: impl Into<CliError>) -> String {
         text.push_str(cause);
     }
     text
-}
-
-/// Where releases are pushed. A push that fails is made good by the next, so this is never more than a warning.
-fn mirror(settings: &Settings, offline: bool) -> Option<Finding> {
-    let (check, fix) = (
-        "remote",
-        "correct release.remote, or make the repository there: git init --bare",
-    );
-    let url = settings.release.remote.as_ref().filter(|_| settings.release.push)?;
-    let path = url.strip_prefix("file://").unwrap_or(url);
-    // `host:path` is an address of ssh.
-    let here = !path.contains("://") && !path.split('/').next().is_some_and(|first| first.contains(':'));
-    if here {
-        let missing = !Path::new(path).is_dir();
-        return missing.then(|| {
-            warning(
-                check,
-                format!("there is no repository at {path}; nothing is pushed"),
-                fix,
-            )
-        });
-    }
-    let found = (!offline && path.starts_with("http"))
-        .then(|| reachable(check, url, fix))
-        .flatten()?;
-    Some(lenient(found))
-}
-
-fn collector(settings: &Settings) -> Option<Finding> {
-    let url = settings.observability.otlp_endpoint.as_ref()?;
-    let fix = "start the collector there, or correct observability.otlp-endpoint; requests do not wait for it";
-    // Traces are lost, nothing else.
-    reachable("collector", url, fix).map(lenient)
-}
-
-fn lenient(found: Finding) -> Finding {
-    match found.health {
-        Health::Bad => Finding {
-            health: Health::Warning,
-            ..found
-        },
-        _ => found,
-    }
-}
-
-/// Only whether something listens: a request could cost money.
-fn reachable(check: &'static str, url: &str, fix: &str) -> Option<Finding> {
-    let uri: http::Uri = url.parse().ok()?;
-    let host = uri.host()?.trim_matches(['[', ']']);
-    let port = uri
-        .port_u16()
-        .unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
-    let addresses = match (host, port).to_socket_addrs() {
-        Ok(addresses) => addresses,
-        Err(error) => return Some(bad(check, format!("{host} has no address: {error}"), fix)),
-    };
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, Duration::from_secs(3)) {
-            Ok(_) => return Some(good(check, format!("{host}:{port} accepts connections"))),
-            Err(error) => last = Some(error),
-        }
-    }
-    let reason = last.map_or_else(|| "no address".to_owned(), |error| error.to_string());
-    Some(bad(
-        check,
-        format!("{host}:{port} does not accept connections: {reason}"),
-        fix,
-    ))
 }

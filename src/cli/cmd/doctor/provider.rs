@@ -1,6 +1,6 @@
 //! The providers: whether they can be reached, and what they say of the credential.
 
-use super::{Finding, Health, bad, good, reachable, warning};
+use super::{Finding, Health, bad, good, reach, warning};
 use crate::cli::{CliError, Context, engines, format};
 use crate::config::{EngineKind, Settings};
 use crate::engine::upstream::Hello;
@@ -24,7 +24,7 @@ pub(super) fn ask(context: &Context, settings: &Settings) -> Result<Vec<Finding>
         return Ok(Vec::new());
     };
     let fix = format!("is the provider running there? correct {key} otherwise");
-    let Some(found) = reachable(CHECK, url, &fix) else {
+    let Some(found) = reach::reachable(context, settings, CHECK, url, &fix) else {
         return Ok(Vec::new());
     };
     let placed = |found: Finding| Finding {
@@ -41,13 +41,30 @@ pub(super) fn ask(context: &Context, settings: &Settings) -> Result<Vec<Finding>
     let answers = context.block_on(async { Ok(upstream.hello().await) })?;
     let mut findings = Vec::new();
     for (at, answer) in answers.into_iter().enumerate() {
-        let Some(answer) = answer else { continue };
-        findings.extend(judge(settings, at, &answer));
+        findings.extend(match answer {
+            Some(answer) => judge(settings, at, &answer),
+            // That the first one is reached was seen; another one is needed only where it is not.
+            None => at.checked_sub(1).and_then(|at| fallback(context, settings, at)),
+        });
     }
     if findings.is_empty() {
         findings.push(found);
     }
     Ok(findings)
+}
+
+/// A fallback that gave no answer, where it cannot be reached either.
+fn fallback(context: &Context, settings: &Settings, at: usize) -> Option<Finding> {
+    let url = settings.fallbacks().ok()?.into_iter().nth(at)?.url?;
+    let key = format!("inference.fallbacks[{at}].url");
+    let fix = format!("is it running there? correct {key} otherwise");
+    let found = reach::reachable(context, settings, CHECK, &url, &fix)?;
+    (found.health != Health::Good).then(|| {
+        reach::lenient(Finding {
+            detail: settings.fault(&key, found.detail).to_string(),
+            ..found
+        })
+    })
 }
 
 /// What a provider said, where it is worth saying.

@@ -62,7 +62,7 @@ pub(super) fn run(context: &Context, args: &AttemptsArgs) -> Result<Exit, CliErr
         let began = attempt["began_at"].as_f64().unwrap_or_default();
         table.row([
             word("attempt_id"),
-            format::moment((began * 1e6) as i64),
+            format::utc((began * 1e6) as i64),
             word("state"),
             word("source"),
             attempt["failures_total"].to_string(),

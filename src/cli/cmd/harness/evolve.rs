@@ -121,7 +121,7 @@ fn wait(context: &Context, service: &Service, id: &str, timeout: Duration) -> Re
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            tokio::time::sleep(POLL.min(deadline - Instant::now())).await;
+            context.pause(POLL.min(deadline - Instant::now())).await?;
         }
     })?;
     match progress {

@@ -34,8 +34,8 @@ pub(super) struct InstallArgs {
         default_value = "http://127.0.0.1:8900"
     )]
     url: String,
-    /// The scenario; a new one of its own without it
-    #[arg(long, value_name = "NAME")]
+    /// The scenario, made if it does not exist yet; without it, a new one of its own
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// A release other than the one served
     #[arg(long, value_name = "RELEASE", conflicts_with = "manifest")]
@@ -91,13 +91,22 @@ pub(super) fn run(context: &Context, args: InstallArgs) -> Result<Exit, CliError
     let service = Service::new(&base, token.clone(), scenario.clone())?;
     let made_scenario = fresh_scenario && args.manifest.is_none();
     if made_scenario {
-        context.block_on(async { Ok(service.create_scenario().await?) })?;
+        context.block_on(async { Ok(service.create_scenario(false).await?) })?;
     }
     let done = (|| -> Result<(Request, Installed), CliError> {
         let (manifest, model) = context.block_on(async {
             let manifest = match &args.manifest {
                 Some(file) => from_file(file)?,
-                None => Manifest::from_json(&service.manifest(&adapter.name, args.release.as_deref()).await?)?,
+                None => {
+                    let release = args.release.as_deref();
+                    let (manifest, made) = service.manifest_for_installing(&adapter.name, release).await?;
+                    if made {
+                        context
+                            .output()
+                            .note(&format!("made the scenario {scenario}, which did not exist yet"));
+                    }
+                    Manifest::from_json(&manifest)?
+                }
             };
             let model = model(args.model.clone(), &manifest, &service).await?;
             Ok((manifest, model))

@@ -110,7 +110,7 @@ pub(super) struct WhichArgs {
     #[arg(long, value_name = "NAME")]
     adapter: String,
     /// The scenario, if the agent is installed for several
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Chosen, WhichArgs, token};
-use crate::cli::format::moment;
+use crate::cli::format::utc;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit};
 use crate::harness::client::{Grade, Service, Spool, effective_token, flush, grades, report};
@@ -108,7 +108,7 @@ fn list(context: &Context, chosen: &Chosen) -> Result<Exit, CliError> {
         let reports: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
         table.row([
             run.run.clone(),
-            moment(run.started_at_us),
+            utc(run.started_at_us),
             run.turns.len().to_string(),
             run.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
             crate::cli::format::short(&run.release_id),

@@ -26,7 +26,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
     /// The scenario, if the agent is installed for several
-    #[arg(long, value_name = "NAME", requires = "adapter")]
+    #[arg(short, long, value_name = "NAME", requires = "adapter")]
     scenario: Option<ScenarioName>,
     /// The agent's words
     #[arg(last = true, value_name = "WORDS", allow_hyphen_values = true)]

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Chosen, WhichArgs};
-use crate::cli::format::moment;
+use crate::cli::format::utc;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit};
 use crate::harness::client::versions;
@@ -27,7 +27,7 @@ pub(super) fn run(context: &Context, chosen: &Chosen) -> Result<Exit, CliError> 
     for version in &versions {
         table.row([
             version.release_id.clone(),
-            moment(version.installed_at_us),
+            utc(version.installed_at_us),
             if version.current {
                 "yes".to_owned()
             } else {

@@ -9,10 +9,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::Kind;
+use super::filter::FilterArgs;
 use crate::cli::context::Store;
 use crate::cli::progress::Progress;
 use crate::cli::{CliError, Context, Exit};
-use crate::domain::{RequestType, ScenarioName};
+use crate::domain::RequestType;
 use crate::experience::{Experience, Order, RecordQuery};
 use crate::sys::{durable, random, terminal};
 
@@ -24,9 +25,8 @@ pub(super) struct ExportArgs {
     /// The file to write; standard output without it
     #[arg(value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Only this scenario
-    #[arg(long, value_name = "NAME")]
-    scenario: Option<ScenarioName>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Only this kind; reports alone can be imported only where the exchanges they grade are
     #[arg(long, value_enum)]
     kind: Option<Kind>,
@@ -90,12 +90,13 @@ fn each_page(
     mut write: impl FnMut(&str, u64) -> Result<(), CliError>,
 ) -> Result<u64, CliError> {
     let mut query = RecordQuery {
-        scenario: args.scenario.clone(),
+        scenario: args.filter.scenario.clone(),
         kind: args.kind.map(RequestType::from),
         cursor: args.after,
         order: Order::OldestFirst,
         limit: PAGE,
         not_consumed_by: None,
+        filter: args.filter.filter(),
     };
     let mut written = 0;
     loop {

@@ -11,9 +11,10 @@ use serde_json::json;
 
 use crate::cli::context::Store;
 use crate::cli::progress::Progress;
-use crate::cli::{CliError, Context, Exit};
-use crate::domain::{ScenarioName, TrainingMode};
-use crate::experience::{Envelope, Experience, Insertion, StoreError};
+use crate::cli::{CliError, Context, Exit, begin};
+use crate::domain::ScenarioName;
+use crate::experience::{Envelope, Insertion, Repeats, StoreError};
+use crate::scenario::Publisher;
 
 /// Records in one transaction, at most; a line gives one or two.
 const CHUNK: usize = 500;
@@ -28,7 +29,7 @@ pub(super) struct ImportArgs {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The scenario to import into; needed unless every line is of an export, which names its own
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// Stop at the first line that is refused; otherwise it is named and the import goes on, to end with exit code 4
     #[arg(long)]
@@ -62,22 +63,24 @@ struct Chunk {
 /// One import under way.
 struct Import<'a> {
     context: &'a Context,
-    store: &'a Experience,
+    publisher: &'a Publisher,
     scenario: Option<&'a ScenarioName>,
     strict: bool,
     known: BTreeSet<ScenarioName>,
+    repeats: Repeats,
     done: Done,
 }
 
 pub(super) fn run(context: &Context, args: &ImportArgs) -> Result<Exit, CliError> {
-    let store = context.store(Store::Create)?;
+    let publisher = context.publisher(Store::Create)?;
     let mut progress = Progress::start(context.output(), "importing", None);
     let mut import = Import {
         context,
-        store: &store,
+        publisher: &publisher,
         scenario: args.scenario.as_ref(),
         strict: args.strict,
         known: BTreeSet::new(),
+        repeats: Repeats::default(),
         done: Done::default(),
     };
     for path in &args.files {
@@ -158,13 +161,13 @@ impl Import<'_> {
         }
     }
 
-    fn read(&self, line: &[u8]) -> Result<Vec<Envelope>, String> {
+    fn read(&mut self, line: &[u8]) -> Result<Vec<Envelope>, String> {
         let text = std::str::from_utf8(line).map_err(|error| format!("the line is not UTF-8: {error}"))?;
         let text = text.trim_start_matches('\u{feff}').trim();
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        Envelope::from_line(text, self.scenario).map_err(|error| error.to_string())
+        Envelope::from_line(text, self.scenario, &mut self.repeats).map_err(|error| error.to_string())
     }
 
     /// Stores what it can of a chunk. A transaction takes all or nothing, so what comes before a refused line goes first.
@@ -196,16 +199,10 @@ impl Import<'_> {
     async fn append(&mut self, envelopes: Vec<Envelope>) -> Result<Option<(usize, String)>, CliError> {
         for envelope in &envelopes {
             if self.known.insert(envelope.scenario().clone()) {
-                self.store
-                    .scenario_create(
-                        envelope.scenario().clone(),
-                        TrainingMode::default(),
-                        serde_json::Map::new(),
-                    )
-                    .await?;
+                begin::ensure(self.context, self.publisher, envelope.scenario()).await?;
             }
         }
-        match self.store.import(envelopes).await {
+        match self.publisher.experience().import(envelopes).await {
             Ok(appended) => {
                 for each in appended {
                     match each.outcome {

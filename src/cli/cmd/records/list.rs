@@ -4,17 +4,17 @@ use clap::Args;
 use serde_json::json;
 
 use super::Kind;
+use super::filter::FilterArgs;
 use crate::cli::context::Store;
 use crate::cli::table::Table;
 use crate::cli::{CliError, Context, Exit, format};
-use crate::domain::{RequestType, ScenarioName};
+use crate::domain::RequestType;
 use crate::experience::{Order, RecordQuery, RecordRow};
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only this scenario
-    #[arg(long, value_name = "NAME")]
-    scenario: Option<ScenarioName>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Only this kind
     #[arg(long, value_enum)]
     kind: Option<Kind>,
@@ -28,14 +28,14 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "CONSUMER")]
     unused_by: Option<String>,
     /// At most so many
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
 }
 
 pub(super) fn run(context: &Context, args: &ListArgs) -> Result<Exit, CliError> {
     let store = context.store(Store::Shown)?;
     let rows = store.records(&RecordQuery {
-        scenario: args.scenario.clone(),
+        scenario: args.filter.scenario.clone(),
         kind: args.kind.map(RequestType::from),
         cursor: args.after.or(args.before),
         order: if args.after.is_some() {
@@ -45,6 +45,7 @@ pub(super) fn run(context: &Context, args: &ListArgs) -> Result<Exit, CliError> 
         },
         limit: args.limit,
         not_consumed_by: args.unused_by.clone(),
+        filter: args.filter.filter(),
     })?;
     let output = context.output();
     if output.json() {
@@ -53,7 +54,11 @@ pub(super) fn run(context: &Context, args: &ListArgs) -> Result<Exit, CliError> 
         return Ok(Exit::Ok);
     }
     if rows.is_empty() {
-        output.note("no records");
+        output.note(if args.filter.is_given() {
+            "no record fits"
+        } else {
+            "no records"
+        });
         return Ok(Exit::Ok);
     }
     let mut table = Table::new(&[
@@ -73,7 +78,7 @@ pub(super) fn run(context: &Context, args: &ListArgs) -> Result<Exit, CliError> 
             row.id.to_string(),
             row.kind.as_str().to_owned(),
             row.scenario.to_string(),
-            format::moment(row.created_us),
+            format::utc(row.created_us),
             outcome(row),
             row.output_tokens.map_or("-".to_owned(), |n| n.to_string()),
             row.score.map_or("-".to_owned(), |score| score.to_string()),

@@ -1,9 +1,12 @@
 //! `reef records`
 
 mod export;
+mod filter;
 mod import;
 mod list;
 mod show;
+
+pub(in crate::cli) use show::named;
 
 use std::path::PathBuf;
 
@@ -65,7 +68,7 @@ impl From<Kind> for RequestType {
 #[derive(Debug, Args)]
 struct StatsArgs {
     /// Only this scenario
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// Also draw what was recorded into this HTML file, which needs nothing else
     #[arg(long, value_name = "FILE")]
@@ -145,7 +148,7 @@ fn stats(context: &Context, args: &StatsArgs) -> Result<Exit, CliError> {
             format::bytes(stats.body_bytes),
             format::bytes(stats.stored_bytes),
             stats.pruned_records.to_string(),
-            stats.last_us.map_or("-".to_owned(), format::moment),
+            stats.last_us.map_or("-".to_owned(), format::utc),
         ]);
     };
     for (name, stats) in &stats {

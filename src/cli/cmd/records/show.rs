@@ -9,15 +9,15 @@ use crate::cli::context::Store;
 use crate::cli::table::printable;
 use crate::cli::{CliError, Context, Exit, OrExit, format};
 use crate::domain::{RecordId, RequestType, ScenarioName};
-use crate::experience::{Consumed, Record};
+use crate::experience::{Consumed, Experience, Record};
 use crate::sys::json;
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// The record: a receipt, or the id of a report or an instruction
-    id: RecordId,
+    /// The record: a receipt, or the id of a report or an instruction; a part that fits no other is enough
+    id: String,
     /// Its scenario, where several scenarios use the id
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     scenario: Option<ScenarioName>,
     /// Write the request body to standard output, byte for byte, and nothing else
     #[arg(long, conflicts_with = "response")]
@@ -29,16 +29,16 @@ pub(super) struct ShowArgs {
 
 pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> {
     let store = context.store(Store::Shown)?;
-    let record = store.record(args.scenario.as_ref(), &args.id)?.ok_or_else(|| {
-        CliError::new(Exit::Usage, format!("there is no record {}", args.id))
-            .hint("reef records list shows the newest records")
-    })?;
+    let id = named(&store, args.scenario.as_ref(), &args.id)?;
+    let record = store
+        .record(args.scenario.as_ref(), &id)?
+        .ok_or_else(|| unknown(format!("there is no record {id}")))?;
     let output = context.output();
     if args.request || args.response {
         let bodies = record.bodies.as_ref().ok_or_else(|| {
             CliError::new(
                 Exit::Nothing,
-                format!("retention has dropped the bodies of record {}", args.id),
+                format!("retention has dropped the bodies of record {id}"),
             )
         })?;
         let body = if args.request {
@@ -46,13 +46,13 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
         } else {
             bodies.response.as_ref()
         };
-        let body = body.ok_or_else(|| CliError::new(Exit::Nothing, format!("record {} has no response", args.id)))?;
+        let body = body.ok_or_else(|| CliError::new(Exit::Nothing, format!("record {id} has no response")))?;
         output.passage_of(body)?;
         return Ok(Exit::Ok);
     }
     let scenario = &record.row.scenario;
-    let reports = store.reports_on(scenario, &args.id)?;
-    let consumed = store.consumed_by(scenario, &args.id)?;
+    let reports = store.reports_on(scenario, &id)?;
+    let consumed = store.consumed_by(scenario, &id)?;
     if output.json() {
         let mut value = record.row.to_json();
         // The export's form, which holds every byte.
@@ -72,6 +72,21 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Result<Exit, CliError> 
     }
     output.text(&for_people(&record, &reports, &consumed))?;
     Ok(Exit::Ok)
+}
+
+/// The record that a person names by its id or a part of it.
+pub(in crate::cli) fn named(
+    store: &Experience,
+    scenario: Option<&ScenarioName>,
+    text: &str,
+) -> Result<RecordId, CliError> {
+    RecordId::new(text.trim_matches('…')).or_exit(Exit::Usage)?;
+    store.record_named(scenario, text)?.only(text).map_err(unknown)
+}
+
+fn unknown(message: String) -> CliError {
+    CliError::new(Exit::Usage, message)
+        .hint("reef records list shows the newest records; --dir names the store to look in")
 }
 
 /// What a report or an instruction says.
@@ -98,7 +113,7 @@ fn for_people(record: &Record, reports: &[Record], consumed: &[Consumed]) -> Str
     line("kind", row.kind.as_str().to_owned());
     line("scenario", row.scenario.to_string());
     line("sequence", row.sequence.to_string());
-    line("time", format::moment(row.created_us));
+    line("time", format::utc(row.created_us));
     line(
         "route",
         row.route.map_or(String::new(), |route| route.path().to_owned()),
@@ -121,7 +136,7 @@ fn for_people(record: &Record, reports: &[Record], consumed: &[Consumed]) -> Str
     line("body", format::bytes(row.body_bytes));
     line("captured", if row.has_capture { "tokens" } else { "" }.to_owned());
     if let Some(at) = row.pruned_us {
-        line("pruned", format::moment(at));
+        line("pruned", format::utc(at));
     }
     for used in consumed {
         let step = used.step.map_or(String::new(), |step| format!(", step {step}"));

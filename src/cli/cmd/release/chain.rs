@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::context::Store;
-use crate::cli::{CliError, Context, Exit, format};
+use crate::cli::{CliError, Context, Exit, begin, format};
 use crate::domain::{ReleaseId, ScenarioName};
 use crate::release::{ReleaseError, Selector};
 use crate::scenario::{PublishError, Publisher};
@@ -25,7 +25,20 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) async fn open(context: &Context, option: &ScenarioOption) -> Result<Self, CliError> {
-        let publisher = context.publisher(Store::Shown)?;
+        Self::of(context, context.publisher(Store::Shown)?, option).await
+    }
+
+    /// The same; a scenario that is named and does not exist yet begins here.
+    pub(crate) async fn begin(context: &Context, option: &ScenarioOption) -> Result<Self, CliError> {
+        let Some(name) = &option.scenario else {
+            return Self::open(context, option).await;
+        };
+        let publisher = context.publisher(Store::Create)?;
+        begin::ensure(context, &publisher, name).await?;
+        Self::of(context, publisher, option).await
+    }
+
+    async fn of(context: &Context, publisher: Publisher, option: &ScenarioOption) -> Result<Self, CliError> {
         let scenario = match &option.scenario {
             Some(name) => name.clone(),
             None => {

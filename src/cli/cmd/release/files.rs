@@ -133,7 +133,7 @@ pub(crate) fn import(context: &Context, args: ImportArgs) -> Result<Exit, CliErr
     };
     let spinner = Spinner::start(context.output(), "publishing");
     let (chain, published) = context.block_on(async {
-        let chain = Chain::open(context, &args.scenario).await?;
+        let chain = Chain::begin(context, &args.scenario).await?;
         let expected = match &args.expect {
             Some(text) => chain.resolve(text)?,
             None => chain.head.clone(),

@@ -108,7 +108,7 @@ pub(crate) fn list(context: &Context, args: &ListArgs) -> Result<Exit, CliError>
             } else {
                 "-".to_owned()
             },
-            format::moment(step.at_us),
+            format::utc(step.at_us),
             step.operation.as_str().to_owned(),
             if made { step.release.kind.clone() } else { String::new() },
             if made {
@@ -175,7 +175,7 @@ fn graph(steps: &[StepRow], head: &ReleaseId, more: bool, color: bool) -> String
         } else {
             words.push(format!("step {} {}", step.step, step.outcome));
         }
-        words.push(format::moment(step.at_us));
+        words.push(format::utc(step.at_us));
         if made && step.release.release_id == *head {
             words.push(bold("(head)"));
         }

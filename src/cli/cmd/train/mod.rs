@@ -2,6 +2,7 @@
 
 mod steps;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,11 +16,11 @@ use crate::cli::context::Store;
 use crate::cli::disk::sentence;
 use crate::cli::progress::{Progress, Spinner};
 use crate::cli::publishing::room;
-use crate::cli::{CliError, Context, Exit, engines, format, learning, logging, openmp, pages};
+use crate::cli::{CliError, Context, Exit, begin, engines, format, learning, logging, openmp, pages};
 use crate::domain::{Outcome, ScenarioName};
 use crate::experience::Experience;
 use crate::recipe::TrainerKind;
-use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopError, LoopEvent, Turn};
+use crate::scenario::{Ask, Driver, Ended, Lease, Live, LoopEvent, Turn};
 use crate::sys::clock;
 
 /// How often a watching command looks for new experience.
@@ -149,7 +150,9 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
     let hands = learning::hands(settings, &recipe, built.as_ref())?;
     let (report, wanted) = (args.report.clone(), args.scenario.clone());
     let exit = context.block_on(async move {
-        let publisher = context.publisher(Store::MustExist)?;
+        // Without a name there must be something to train; a scenario that is named begins here if it has to.
+        let fresh = args.scenario.is_empty() && !settings.storage.experience_db().exists();
+        let publisher = context.publisher(if fresh { Store::MustExist } else { Store::Create })?;
         publisher.keep_within(room(context, settings));
         let names = if args.scenario.is_empty() {
             publisher
@@ -163,11 +166,9 @@ pub(crate) fn run(context: &Context, mut args: TrainArgs) -> Result<Exit, CliErr
         };
         let mut leases = Vec::with_capacity(names.len());
         for name in &names {
-            leases.push(Lease::take(&run_dir, name, "reef train")?);
-            let mode = publisher.experience().scenario(name)?.map(|scenario| scenario.mode);
-            let mode = mode.ok_or_else(|| LoopError::UnknownScenario(name.clone()))?;
-            // A scenario that only ever recorded has no chain yet.
-            publisher.create(name, mode, None).await?;
+            let lease = Lease::take(&run_dir, name, "reef train")?;
+            begin::ensure(context, &publisher, name).await?;
+            leases.push(lease);
         }
         let driver = Driver::new(publisher.clone(), recipe, Live::Detached, hands, work);
         let exit = drive(context, &driver, publisher.experience(), &leases, &args).await?;
@@ -201,6 +202,7 @@ async fn drive(
 ) -> Result<Exit, CliError> {
     let mut tally = Tally::default();
     let cancel = CancellationToken::new();
+    let mut told: HashMap<&ScenarioName, i64> = HashMap::new();
     let ask = if args.now { Ask::Now } else { Ask::Automatic };
     // Whether the last verdict was that nothing could be measured.
     let invalid = AtomicBool::new(false);
@@ -240,6 +242,12 @@ async fn drive(
                             lease.scenario()
                         )));
                     }
+                    // Each failure is told once; another look at one that waits is no news.
+                    if told.insert(lease.scenario(), until_us) != Some(until_us) {
+                        context
+                            .output()
+                            .note(&format!("{}: {error}; tried again in {seconds:.0} s", lease.scenario()));
+                    }
                     wake = Some(wake.map_or(until_us, |other| other.min(until_us)));
                 }
                 Turn::Idle { blocked, .. } => {
@@ -256,9 +264,9 @@ async fn drive(
         match wake {
             Some(until_us) => {
                 let micros = u64::try_from(until_us - clock::now_us()).unwrap_or(0);
-                tokio::time::sleep(Duration::from_micros(micros).min(LOOK)).await;
+                context.pause(Duration::from_micros(micros).min(LOOK)).await?;
             }
-            None if args.watch => tokio::time::sleep(LOOK).await,
+            None if args.watch => context.pause(LOOK).await?,
             None => {
                 if tally.steps == 0 {
                     context.output().note(if args.now {
@@ -373,11 +381,7 @@ async fn turn(
             LoopEvent::Failed { error } if output.json() => {
                 output.event("failed", &json!({"scenario": scenario, "error": error}))
             }
-            LoopEvent::Failed { error } => {
-                output.note(&format!("{scenario}: {error}"));
-                Ok(())
-            }
-            LoopEvent::Trained { .. } | LoopEvent::Judged { .. } => Ok(()),
+            LoopEvent::Failed { .. } | LoopEvent::Trained { .. } | LoopEvent::Judged { .. } => Ok(()),
         };
     };
     Ok(driver.turn(lease, ask, cancel, &watch).await?)

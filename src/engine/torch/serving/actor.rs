@@ -106,7 +106,7 @@ pub(crate) fn run(start: Start) {
         slots: Slots::new(start.cache.n_slots()),
         cache: start.cache,
         loads: Loads::new(start.process, base, start.capacity),
-        scheduler: Scheduler::new(start.limits.clone()),
+        scheduler: Scheduler::new(start.limits),
         limits: start.limits,
         sequences: HashMap::new(),
         vocabulary: start.vocabulary,
@@ -450,7 +450,7 @@ impl EngineThread {
                 reason: lost.to_string(),
             });
         }
-        self.scheduler = Scheduler::new(self.limits.clone());
+        self.scheduler = Scheduler::new(self.limits);
         self.slots = Slots::new(self.cache.n_slots());
         for slot in 0..self.cache.n_slots() {
             self.cache.truncate(slot, 0);

@@ -72,7 +72,7 @@ impl TorchEngine {
         let mut prepared = task::blocking(work, move || run(&preparer));
         loop {
             tokio::select! {
-                prepared = &mut prepared => return prepared.map_err(lost),
+                prepared = &mut prepared => return prepared.map_err(|error| lost(&error)),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {
                     if let Some(fault) = self.preparer.overdue() {
                         return Ok(Err(fault));
@@ -264,7 +264,7 @@ fn refused(route: Route, fault: &RequestFault) -> EngineReply {
     json_reply(status, body.into())
 }
 
-fn lost(lost: Lost) -> EngineError {
+fn lost(lost: &Lost) -> EngineError {
     EngineError::Unavailable {
         reason: lost.to_string(),
         source: None,
