@@ -45,7 +45,10 @@ fn nothing_offers_a_hidden_command() {
     }
     let commands = offered(dir.path(), &["reef", ""]);
     for known in ["doctor", "serve", "help"] {
-        assert!(commands.iter().any(|command| command == known), "{commands:?} lacks {known}");
+        assert!(
+            commands.iter().any(|command| command == known),
+            "{commands:?} lacks {known}"
+        );
     }
     for hidden in HIDDEN {
         assert!(!commands.iter().any(|command| command == hidden), "{hidden}");
