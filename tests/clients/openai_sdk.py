@@ -24,7 +24,10 @@ def streamed(**more):
         assert isinstance(chunk, openai.types.chat.ChatCompletionChunk)
         usage = chunk.usage or usage
         if (chunk.model_extra or {}).get("reef"):
-            assert chunk.choices == [] and receipt is None
+            # The finish chunk carries it, unless the client asked for usage, whose chunk has no choices either.
+            asked_for_usage = "stream_options" in more
+            assert receipt is None
+            assert asked_for_usage or chunk.choices[0].finish_reason, chunk
             receipt = chunk.model_extra["reef"]["agent_record_id"]
         for choice in chunk.choices:
             text += choice.delta.content or ""
