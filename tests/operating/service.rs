@@ -134,7 +134,6 @@ impl Manager {
 }
 
 #[test]
-#[ignore = "STOPPING=1 comes late or not at all when nothing is in flight"]
 fn a_service_manager_hears_of_the_start_of_life_and_of_the_end() {
     let upstream = upstream();
     let place = tempfile::tempdir().unwrap();
@@ -293,7 +292,6 @@ fn process_1_waits_for_orphans_and_stops_when_told() {
 }
 
 #[test]
-#[ignore = "depends on the speed of the machine"]
 fn a_step_that_is_told_to_stop_takes_its_trainer_with_it() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in crate::access::DEPLOYMENT {

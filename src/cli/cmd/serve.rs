@@ -112,10 +112,17 @@ pub(crate) fn run(context: &Context, args: ServeArgs) -> Result<Exit, CliError> 
         shutdown.allow(grace);
         let posted = announce(context, &settings, &server, learns.as_ref())?;
         if let Some(url) = posted.as_ref().map(|posted| posted.url().to_owned()) {
-            let attending = manager::attend(url, server.in_flight(), shutdown.clone(), grace);
+            let attending = manager::attend(url, server.in_flight(), shutdown.clone());
             let _attending = task::spawn("telling the service manager", attending);
         }
-        Ok(match server.run(shutdown).await {
+        let run = async {
+            let stopped = server.run(shutdown.clone()).await;
+            // However it came to stop.
+            shutdown.drain.cancel();
+            stopped
+        };
+        let (stopped, ()) = tokio::join!(run, manager::stopping(&shutdown, grace));
+        Ok(match stopped {
             Stopped::Drained => Exit::Ok,
             Stopped::Cut(open) => {
                 context
